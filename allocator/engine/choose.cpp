@@ -107,7 +107,7 @@ bool EngineImpl::ponder_remake() {
                                    static_cast<double>(question->iteration_ns));
     } catch (const std::bad_alloc&) {  // nothing is made again, then
     }
-    question->answer(choice);
+    question->answer(std::move(choice));
   }
   Lock lock(mutex_);
   counted_.plan_ns += cpu_ns;

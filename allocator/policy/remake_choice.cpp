@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <functional>
 #include <optional>
 #include <set>
@@ -98,7 +97,7 @@ RehearsalMachine as_measured(const Operators& operators, RehearsalMachine machin
   double low = 1, high = slower_most;
   if (short_of(high)) return slowed(high);
   for (unsigned i = 0; i < 8; ++i) {
-    const double middle = std::sqrt(low * high);
+    const double middle = (low + high) / 2;
     (short_of(middle) ? low : high) = middle;
   }
   return slowed(high);

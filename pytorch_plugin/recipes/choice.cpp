@@ -12,8 +12,7 @@ Choice::Choice(const RemakeChoice& answer, std::vector<uint64_t> signatures,
     for (const OperatorLog::Result& result : results[each.maker]) {
       if (result.value != each.value) continue;
       const auto slot = static_cast<uint32_t>(slots_.size());
-      slots_.push_back({result.at, device_ns[each.maker]});
-      bytes_ += result.bytes;
+      slots_.push_back({result.at, device_ns[each.maker], result.bytes});
       gives_[each.maker].push_back(slot);
       leaves_[each.leaves_behind].push_back(slot);
     }

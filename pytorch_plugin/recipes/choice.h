@@ -29,13 +29,13 @@ class Choice {
   struct Slot {
     uint8_t result_at;   // of its operator
     uint64_t device_ns;  // how long that takes
+    uint64_t bytes = 0;
   };
   const std::vector<Slot>& slots() const { return slots_; }
   /// Slots whose results the operator at that place makes; and those whose blocks leave behind it.
   const std::vector<uint32_t>& gives(uint32_t place) const { return gives_[place]; }
   const std::vector<uint32_t>& leaves(uint32_t place) const { return leaves_[place]; }
 
-  uint64_t bytes() const { return bytes_; }  // of all slots
   uint32_t count() const { return static_cast<uint32_t>(signatures_.size()); }
   uint64_t signature(uint32_t place) const { return signatures_[place]; }
   /// The place behind a row of operators, the oldest at `last[oldest]`; none: there is no such row,
@@ -46,7 +46,6 @@ class Choice {
   std::vector<uint64_t> signatures_;
   std::vector<std::vector<uint32_t>> gives_, leaves_;
   std::vector<Slot> slots_;
-  uint64_t bytes_ = 0;
   std::unordered_map<uint64_t, uint32_t> behind_;  // rows
 };
 

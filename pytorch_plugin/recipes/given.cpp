@@ -23,6 +23,15 @@ struct Given {
   std::unique_ptr<Proof> proof;  // of firn_verify:all
 };
 
+/// Of firn_verify:all. The error; empty: it has the bytes that it had.
+std::string compare(const Given& given, CUstream stream) noexcept try {
+  return given.proof->confirm(given.recipe, given.result_at, stream) == Proof::Found::unknown
+             ? "it could not be compared"
+             : "";
+} catch (const std::exception& error) {
+  return error.what();
+}
+
 class GivenRecipes final : public Remaker {
  public:
   uint64_t add(const Recipe& recipe, size_t result_at, std::unique_ptr<Proof> proof) {
@@ -48,8 +57,8 @@ class GivenRecipes final : public Remaker {
     const TensorName& result = given->recipe.result[given->result_at];
     if (result.base != address || result.storage_bytes > bytes)
       return make_error(Code::driver, 0, "its operator wrote other memory");
-    const std::string error = run_again(given->recipe, given->result_at, stream);
-    if (given->proof) (void)given->proof->confirm(given->recipe, given->result_at, stream);
+    std::string error = run_again(given->recipe, given->result_at, stream);
+    if (error.empty() && given->proof) error = compare(*given, stream);
     if (error.empty()) return {};
     return make_error(Code::driver, 0,
                       toString(given->recipe.made_by->op.operator_name()) + ": " + error);
@@ -84,11 +93,16 @@ bool give_recipes(Giving which) {
   return true;
 }
 
-bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
-  if (recipe.made_by->differs || result_at >= recipe.results) return false;
+bool can_be_given(const Recipe& recipe, size_t result_at) {
+  if (recipe.made_by->product || recipe.made_by->differs || result_at >= recipe.results) return false;
   const TensorName& result = recipe.result[result_at];
-  if (result.kind != TensorName::Kind::device || result.storage_bytes < given_least_bytes)
-    return false;
+  return result.kind == TensorName::Kind::device && result.base &&
+         result.storage_bytes >= given_least_bytes;
+}
+
+bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
+  if (!can_be_given(recipe, result_at)) return false;
+  const TensorName& result = recipe.result[result_at];
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->opened(recipe.device) : nullptr;
   if (!engine) return false;
@@ -98,6 +112,7 @@ bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
   std::unique_ptr<Proof> proof;
   if (runtime->config().verify == "all")
     proof = Proof::of(recipe, result_at, c10::cuda::getCurrentCUDAStream(recipe.device).stream());
+  if (!proof && runtime->config().verify == "all") return false;
   const uint64_t id = given().add(recipe, result_at, std::move(proof));
   const Result<void> taken = engine->give_recipe(
       result.base, {.id = id, .inputs = {inputs.data(), count}, .device_ns = device_ns,
@@ -108,7 +123,6 @@ bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
 }
 
 void give_all(const Recipe& recipe) {
-  if (recipe.made_by->product) return;
   for (size_t i = 0; i < recipe.results; ++i) (void)give_recipe(recipe, i, 0);
 }
 

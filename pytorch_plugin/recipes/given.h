@@ -5,8 +5,8 @@
 // An engine knows of every use of the memory that it moves: what is enqueued outside of PyTorch's
 // operators has no address of such memory. So its word decides whether a recipe stands, and not
 // Writes. Settings of torch's are as they were while an operator runs again (settings_then.h).
-// Whether an operator makes the same bytes again is proved by the caller, on the device (proof.h): a
-// product's depend on the library that runs it. With firn_verify:all every block that is made again is compared.
+// Whether an operator makes the same bytes again is proved by the caller, on the device (proof.h).
+// Left out: products, whose bits depend on the library that runs them and on its settings. With firn_verify:all every block that is made again is compared.
 //
 // Owns: those recipes, for the process's life. Lock: its own, for looking one up.
 #pragma once
@@ -34,13 +34,15 @@ inline bool giving_recipes() {
 }
 inline bool giving_all() { return recipes::giving.load(std::memory_order_relaxed) == Giving::all; }
 
+/// Is it one that may be given at all?
+bool can_be_given(const Recipe& recipe, size_t result_at);
 /// Gives the recipe of that result to its engine, to be made again once; inputs that are freed
 /// before that are kept. Called within the operator's scope, which holds what it read and made;
 /// alone in this thread, as for begin_recipe(). `device_ns`: how long it takes. False: the engine
 /// takes none for that block, the result is too small, or the operator is known to make other bytes
 /// when it runs again.
 bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns);
-/// Those of all its results, but for products.
+/// Those of all its results.
 void give_all(const Recipe& recipe);
 
 }  // namespace firn::pytorch

@@ -21,14 +21,14 @@
 
 namespace firn::pytorch {
 
+const OperatorInfo making_again{
+    .name = "firn::remake", .overload = "", .kind = OperatorInfo::Kind::uses};
+
 namespace {
 
 using torch::jit::Stack;
 
 constexpr int spoilt_byte = 0xa5;
-
-const OperatorInfo making_again{
-    .name = "firn::remake", .overload = "", .kind = OperatorInfo::Kind::uses};
 
 /// torch's stream with that handle: the recipe's own or the current one where it is that.
 c10::cuda::CUDAStream stream_with(CUstream handle, const Recipe& recipe) {

@@ -12,9 +12,13 @@
 
 #include <string>
 
+#include "pytorch_plugin/operators.h"
 #include "pytorch_plugin/recipes/recipe.h"
 
 namespace firn::pytorch {
+
+/// The scope of all that is enqueued here: launches in it are none of the program's.
+extern const OperatorInfo making_again;
 
 /// Enqueues on `stream` the work that makes `result_at` of a recipe again; its storage and its
 /// inputs have memory at their addresses meanwhile, and nobody else uses the storage. Returns the

@@ -2,6 +2,7 @@
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -36,39 +37,50 @@ Bytes copy_out(const TensorName& result, CUstream stream) noexcept {
   return bytes;
 }
 
-void name_once(const Recipe& recipe, const char* why) {
+void name_once(const Recipe& recipe) {
   if (recipe.made_by->differs.exchange(true)) return;
-  say("firn: " + toString(recipe.made_by->op.operator_name()) + " " + why +
-      ": nothing that it makes is made again from now on, and its results move instead");
+  say("firn: " + toString(recipe.made_by->op.operator_name()) +
+      " made other bytes from the same inputs when it ran again: nothing that it makes is made again "
+      "from now on, and its results move instead");
 }
 
 }  // namespace
 
-std::unique_ptr<Proof> Proof::of(const Recipe& recipe, size_t result_at, CUstream stream) noexcept {
+std::unique_ptr<Proof> Proof::of(const Recipe& recipe, size_t result_at, CUstream stream) {
   const c10::cuda::CUDAGuard device(recipe.device);
   Bytes bytes = copy_out(recipe.result[result_at], stream);
   if (!bytes) return nullptr;
-  return std::unique_ptr<Proof>(
-      new (std::nothrow) Proof(std::move(bytes), recipe.result[result_at].storage_bytes));
+  return std::unique_ptr<Proof>(new Proof(std::move(bytes), recipe.result[result_at].storage_bytes));
 }
 
-bool Proof::confirm(const Recipe& recipe, size_t result_at, CUstream stream) const noexcept {
+bool Proof::put_back(const Recipe& recipe, size_t result_at, CUstream stream) const {
   const c10::cuda::CUDAGuard device(recipe.device);
-  const TensorName& result = recipe.result[result_at];
-  const Bytes made = copy_out(result, stream);
-  if (made && std::memcmp(made.get(), bytes_.get(), count_) == 0) return true;
-  name_once(recipe, made ? "made other bytes from the same inputs when it ran again"
-                         : "ran again, and its result could not be compared");
-  (void)copy(const_cast<void*>(result.base), bytes_.get(), count_, cudaMemcpyHostToDevice, stream);
-  return false;
+  void* const base = const_cast<void*>(recipe.result[result_at].base);
+  return copy(base, bytes_.get(), count_, cudaMemcpyHostToDevice, stream);
 }
 
-bool prove(const Recipe& recipe, size_t result_at) noexcept {
+Proof::Found Proof::confirm(const Recipe& recipe, size_t result_at, CUstream stream) const {
+  const c10::cuda::CUDAGuard device(recipe.device);
+  const Bytes made = copy_out(recipe.result[result_at], stream);
+  if (made && std::memcmp(made.get(), bytes_.get(), count_) == 0) return Found::equal;
+  if (made) name_once(recipe);
+  return put_back(recipe, result_at, stream) ? Found::put_back : Found::unknown;
+}
+
+bool prove(const Recipe& recipe, size_t result_at) {
   const CUstream stream = c10::cuda::getCurrentCUDAStream(recipe.device).stream();
   const std::unique_ptr<Proof> proof = Proof::of(recipe, result_at, stream);
   if (!proof) return false;
   const std::string error = run_again(recipe, result_at, stream);
-  return proof->confirm(recipe, result_at, stream) && error.empty();
+  Proof::Found found = Proof::Found::put_back;
+  if (error.empty())
+    found = proof->confirm(recipe, result_at, stream);
+  else if (!proof->put_back(recipe, result_at, stream))
+    found = Proof::Found::unknown;
+  TORCH_CHECK(found != Proof::Found::unknown, "firn: ",
+              toString(recipe.made_by->op.operator_name()), " ran again to be compared (", error,
+              "), and its result could not be copied back; firn_remake:0 leaves that out");
+  return found == Proof::Found::equal;
 }
 
 }  // namespace firn::pytorch

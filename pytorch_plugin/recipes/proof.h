@@ -18,10 +18,16 @@ class Proof {
  public:
   /// Keeps the bytes of that result as they are behind the stream's work; null: there is no host
   /// memory for them, or the copy failed. The caller holds the block.
-  static std::unique_ptr<Proof> of(const Recipe& recipe, size_t result_at, CUstream stream) noexcept;
-  /// Compares it, made again behind the stream's work, with the bytes that were kept. False: it
-  /// differed, and has those bytes again.
-  bool confirm(const Recipe& recipe, size_t result_at, CUstream stream) const noexcept;
+  static std::unique_ptr<Proof> of(const Recipe& recipe, size_t result_at, CUstream stream);
+  enum class Found : uint8_t {
+    equal,
+    put_back,  // it differed, and has the kept bytes again
+    unknown,   // a copy failed: its bytes are undefined
+  };
+  /// Compares it, made again behind the stream's work, with the bytes that were kept.
+  Found confirm(const Recipe& recipe, size_t result_at, CUstream stream) const;
+  /// The kept bytes again, whatever is there. False: the copy failed.
+  bool put_back(const Recipe& recipe, size_t result_at, CUstream stream) const;
 
  private:
   Proof(std::unique_ptr<std::byte[]> bytes, size_t count)
@@ -32,7 +38,8 @@ class Proof {
 };
 
 /// Runs the operator again at once, into the result that it has just made, and compares. The caller
-/// holds what it read and made. False: it differs (the result is as it was), or it failed.
-bool prove(const Recipe& recipe, size_t result_at) noexcept;
+/// holds what it read and made. False: it cannot be trusted to make the same (the result is as it was).
+/// Throws where even that could not be seen to.
+bool prove(const Recipe& recipe, size_t result_at);
 
 }  // namespace firn::pytorch

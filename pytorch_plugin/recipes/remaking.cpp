@@ -1,9 +1,5 @@
 #include "pytorch_plugin/recipes/remaking.h"
 
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -20,6 +16,7 @@
 #include "pytorch_plugin/pools.h"
 #include "pytorch_plugin/recipes/choice.h"
 #include "pytorch_plugin/recipes/given.h"
+#include "pytorch_plugin/recipes/operator_events.h"
 #include "pytorch_plugin/recipes/operator_log.h"
 #include "pytorch_plugin/recipes/proof.h"
 #include "pytorch_plugin/recipes/trial.h"
@@ -58,7 +55,10 @@ class Remaking {
     const at::RecordFunction* record = nullptr;
     uint32_t place = Choice::none;
     bool logged = false;
+    uint64_t epoch = 0;       // then
+    size_t logged_at = 0;     // in the log
     uint64_t stalled_ns = 0;  // of this thread, when it began
+    uint64_t ended_stalled_ns = 0;  // and when the last one that was logged ended
     std::vector<const void*> leaving;  // blocks, when the operator is left
   };
   bool begin(Engine& engine, const OperatorInfo& info, const at::RecordFunction& record);
@@ -74,8 +74,22 @@ class Remaking {
   enum class Proved : uint8_t { not_yet, equal, differs };
   enum class Phase : uint8_t { idle, logging, timing, asking, following };
 
-  bool take() { return !busy_.exchange(true, std::memory_order_acquire); }
-  void give_back() { busy_.store(false, std::memory_order_release); }
+  /// The flag, if it was not set: until the end of its scope.
+  class Turn {
+   public:
+    explicit Turn(std::atomic<bool>& busy)
+        : busy_(busy), mine_(!busy.exchange(true, std::memory_order_acquire)) {}
+    ~Turn() {
+      if (mine_) busy_.store(false, std::memory_order_release);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    explicit operator bool() const { return mine_; }
+
+   private:
+    std::atomic<bool>& busy_;
+    const bool mine_;
+  };
   void look(Engine& engine);
   void log(const OperatorInfo& info, const at::RecordFunction& record);
   void finish_log();
@@ -89,16 +103,17 @@ class Remaking {
   void rest(uint64_t operators);
   void rest_longer();
   void forget_log();
-  cudaEvent_t record_event();
 
   const int device_;
   std::atomic<bool> busy_{false};
   std::atomic<bool> broken_{false};    // an operator is not in the log
   // Whoever has the flag has what follows.
   Phase phase_ = Phase::idle;
+  uint64_t epoch_ = 0;  // of logs and choices
   uint64_t until_look_ = look_every, rest_ = look_every;
   OperatorLog log_;
-  std::vector<std::pair<cudaEvent_t, cudaEvent_t>> events_;  // around each logged operator
+  OperatorEvents events_{device_};     // around each logged operator
+  std::vector<uint64_t> waited_ns_;    // by its thread before each, since its last
   uint64_t period_events_ = 0, log_end_ = 0;
   OperatorLog::Period period_;
   size_t since_log_ = 0;               // operators since the log's end
@@ -117,27 +132,6 @@ class Remaking {
   std::atomic<bool> has_answer_{false};
 };
 
-cudaEvent_t Remaking::record_event() {
-  const c10::cuda::CUDAGuard device(static_cast<c10::DeviceIndex>(device_));
-  cudaEvent_t event = nullptr;
-  if (cudaEventCreate(&event) == cudaSuccess) {
-    if (cudaEventRecord(event, c10::cuda::getCurrentCUDAStream().stream()) == cudaSuccess)
-      return event;
-    (void)cudaEventDestroy(event);
-  }
-  (void)cudaGetLastError();  // (it is ours)
-  return nullptr;
-}
-
-/// 0: not known.
-uint64_t ns_between(cudaEvent_t from, cudaEvent_t to) {
-  float ms = 0;
-  if (!from || !to) return 0;
-  if (cudaEventElapsedTime(&ms, from, to) == cudaSuccess) return static_cast<uint64_t>(ms * 1e6f);
-  (void)cudaGetLastError();  // (it is ours)
-  return 0;
-}
-
 void Remaking::rest(uint64_t operators) {
   phase_ = Phase::idle;
   until_look_ = operators;
@@ -150,11 +144,8 @@ void Remaking::rest_longer() {
 }
 
 void Remaking::forget_log() {
-  for (const auto& [from, to] : events_) {
-    if (from) (void)cudaEventDestroy(from);
-    if (to) (void)cudaEventDestroy(to);
-  }
   events_.clear();
+  waited_ns_.clear();
   log_.clear();
 }
 
@@ -167,6 +158,7 @@ void Remaking::look(Engine& engine) {
   log_.clear();
   broken_ = false;
   phase_ = Phase::logging;
+  ++epoch_;
   ++logs;
 }
 
@@ -176,7 +168,8 @@ void Remaking::log(const OperatorInfo& info, const at::RecordFunction& record) {
     each_storage(given[i], device_, [&](const void* base, uint64_t bytes) {
       log_.use(base, bytes, info.writes(i) ? OperatorLog::Use::write : OperatorLog::Use::read);
     });
-  events_.emplace_back(record_event(), nullptr);
+  events_.begin();
+  waited_ns_.push_back(stalled_here_ns - here().ended_stalled_ns);
 }
 
 /// The operator's place in the iteration; none: the program is elsewhere.
@@ -208,10 +201,16 @@ bool Remaking::is_proved(uint32_t slot, const Recipe& recipe, size_t result_at) 
 
 /// For the statistics.
 void Remaking::tell(Engine& engine) const {
-  const bool any = phase_ == Phase::following && trial_.makes_again();
-  engine.note_remake(any ? RemakeInUse{choice_->slots().size(), choice_->bytes(),
-                                       trial_.before_ns(), trial_.after_ns()}
-                         : RemakeInUse{});
+  RemakeInUse in_use;
+  if (phase_ == Phase::following && trial_.makes_again()) {
+    in_use = {0, 0, trial_.before_ns(), trial_.after_ns()};
+    for (size_t slot = 0; slot < proved_.size(); ++slot) {
+      if (proved_[slot] == Proved::differs) continue;
+      ++in_use.results;
+      in_use.bytes += choice_->slots()[slot].bytes;
+    }
+  }
+  engine.note_remake(in_use);
 }
 
 /// An iteration begins, at the choice's first operator.
@@ -233,7 +232,8 @@ void Remaking::compare_iterations(Engine& engine) {
 bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordFunction& record) {
   Here& here = this->here();
   here.record = nullptr;
-  if (!take()) {
+  const Turn turn(busy_);
+  if (!turn) {
     broken_ = true;
     return false;
   }
@@ -277,6 +277,7 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
       given_.assign(choice_->slots().size(), {nullptr, 0});
       proved_.assign(choice_->slots().size(), Proved::not_yet);
       phase_ = Phase::following;
+      ++epoch_;
       trial_ = {};
       began_.reset();
       synced_ = false;
@@ -294,21 +295,29 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
     here.remaking = this;
     here.engine = &engine;
     here.record = &record;
+    here.epoch = epoch_;
+    here.logged_at = here.logged ? log_.size() - 1 : 0;
     here.stalled_ns = stalled_here_ns;
   }
-  give_back();
-  return wanted && info.remade;
+  return wanted && info.remade && !info.remade->product;
 }
 
 void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* recipe) {
-  if (!take()) {
+  const Turn turn(busy_);
+  if (!turn) {
     broken_ = true;
     return;
   }
   // (Another thread may have come to something else meanwhile, even to another choice.)
+  if (here.epoch != epoch_) return;
   const uint32_t place = here.place;
   if (here.logged && phase_ == Phase::logging) {
-    events_.back().second = record_event();
+    if (here.logged_at + 1 != log_.size()) {  // another thread's came between
+      broken_ = true;
+      return;
+    }
+    events_.end();
+    here.ended_stalled_ns = stalled_here_ns;
     uint8_t at = 0;
     for (const c10::IValue& result : record.outputs()) {
       each_storage(result, device_, [&](const void* base, uint64_t bytes) {
@@ -322,9 +331,12 @@ void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* r
   } else if (place != Choice::none && phase_ == Phase::following && place < choice_->count()) {
     for (const uint32_t slot : choice_->gives(place)) {
       given_[slot] = {nullptr, 0};
-      if (!recipe) continue;
       const Choice::Slot& chosen = choice_->slots()[slot];
-      if (!is_proved(slot, *recipe, chosen.result_at)) continue;
+      if (!recipe || !can_be_given(*recipe, chosen.result_at)) continue;
+      if (!is_proved(slot, *recipe, chosen.result_at)) {
+        tell(*here.engine);
+        continue;
+      }
       if (!give_recipe(*recipe, chosen.result_at, chosen.device_ns)) continue;
       const void* const base = recipe->result[chosen.result_at].base;
       given_[slot] = {base, Writes::all().count(base)};
@@ -334,16 +346,14 @@ void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* r
       if (base && Writes::all().unchanged(base, written)) here.leaving.push_back(base);
     }
   }
-  give_back();
 }
 
 void Remaking::freed(const void* base) {
-  if (!take()) {
+  const Turn turn(busy_);
+  if (!turn)
     broken_ = true;
-    return;
-  }
-  if (phase_ == Phase::logging) log_.freed(base);
-  give_back();
+  else if (phase_ == Phase::logging)
+    log_.freed(base);
 }
 
 void Remaking::finish_log() {
@@ -357,18 +367,16 @@ void Remaking::finish_log() {
 
 /// Reads the times of the logged operators, once the device is through with them.
 void Remaking::time(Engine& engine) {
-  if (events_.back().second && cudaEventQuery(events_.back().second) == cudaErrorNotReady) {
-    (void)cudaGetLastError();
-    return;
-  }
-  for (size_t i = 0; i < events_.size(); ++i) {
-    log_.set_ns(i, ns_between(events_[i].first, events_[i].second));
-    if (i + 1 < events_.size())
-      log_.set_gap_ns(i, ns_between(events_[i].second, events_[i + 1].first));
+  if (!events_.over()) return;
+  const size_t size = events_.size();
+  for (size_t i = 0; i < size; ++i) {
+    log_.set_ns(i, events_.ns(i));
+    const uint64_t gap_ns = events_.gap_ns(i), waited = i + 1 < size ? waited_ns_[i + 1] : 0;
+    log_.set_gap_ns(i, gap_ns - std::min(gap_ns, waited));
   }
   log_.leave_waits_out();
   const size_t next = std::min(period_.first + period_.count, events_.size() - 1);
-  ask(engine, ns_between(events_[period_.first].first, events_[next].first));
+  ask(engine, events_.ns_between(period_.first, next));
 }
 
 void Remaking::ask(Engine& engine, uint64_t iteration_ns) {

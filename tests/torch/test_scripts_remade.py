@@ -31,7 +31,7 @@ def test_adversarial(native, with_firn, spill_dir, script):
 SLOW_LINK = {"FIRN_GPU_LINK": "60MiB/s", "FIRN_GPU_LINK_LATENCY": "10us"}
 
 
-REPLACED = ("--replaced", "_softmax")
+REPLACED = ("--replaced", "_softmax", "--steps", "16")
 
 
 @pytest.fixture(scope="module")

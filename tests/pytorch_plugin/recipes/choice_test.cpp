@@ -123,14 +123,12 @@ TEST(Choice, every_result_that_is_made_again_has_a_slot_where_it_is_made_and_whe
     }
     std::shuffle(made.begin(), made.end(), random);
     std::vector<Choice::Slot> slots;
-    uint64_t bytes = 0;
     std::vector<std::vector<uint32_t>> gives(count), leaves(count);
     for (const MadeAgain& each : made) {
       const auto slot = static_cast<uint32_t>(slots.size());
       for (const OperatorLog::Result& result : results[each.maker])
         if (result.value == each.value) {
-          slots.push_back({result.at, device_ns[each.maker]});
-          bytes += result.bytes;
+          slots.push_back({result.at, device_ns[each.maker], result.bytes});
         }
       gives[each.maker].push_back(slot);
       leaves[each.leaves_behind].push_back(slot);
@@ -140,11 +138,11 @@ TEST(Choice, every_result_that_is_made_again_has_a_slot_where_it_is_made_and_whe
     // A value that its maker writes but does not return has none.
     answer.made_again.push_back({count - 1, values, 0});
     const Choice choice(answer, signatures, device_ns, results);
-    EXPECT_EQ(choice.bytes(), bytes);
     ASSERT_EQ(choice.slots().size(), slots.size());
     for (size_t slot = 0; slot < slots.size(); ++slot) {
       EXPECT_EQ(choice.slots()[slot].result_at, slots[slot].result_at) << slot;
       EXPECT_EQ(choice.slots()[slot].device_ns, slots[slot].device_ns) << slot;
+      EXPECT_EQ(choice.slots()[slot].bytes, slots[slot].bytes) << slot;
     }
     for (uint32_t place = 0; place < count; ++place) {
       EXPECT_EQ(choice.gives(place), gives[place]) << place;

@@ -1,0 +1,46 @@
+#include "pytorch_plugin/recipes/operator_events.h"
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+
+namespace firn::pytorch {
+
+cudaEvent_t OperatorEvents::record() const {
+  const c10::cuda::CUDAGuard device(static_cast<c10::DeviceIndex>(device_));
+  cudaEvent_t event = nullptr;
+  if (cudaEventCreate(&event) == cudaSuccess) {
+    if (cudaEventRecord(event, c10::cuda::getCurrentCUDAStream().stream()) == cudaSuccess)
+      return event;
+    (void)cudaEventDestroy(event);
+  }
+  (void)cudaGetLastError();  // (it is ours)
+  return nullptr;
+}
+
+void OperatorEvents::clear() {
+  for (const auto& [from, to] : events_) {
+    if (from) (void)cudaEventDestroy(from);
+    if (to) (void)cudaEventDestroy(to);
+  }
+  events_.clear();
+}
+
+bool OperatorEvents::over() const {
+  if (events_.empty() || !events_.back().second) return true;
+  if (cudaEventQuery(events_.back().second) != cudaErrorNotReady) return true;
+  (void)cudaGetLastError();
+  return false;
+}
+
+uint64_t OperatorEvents::between(cudaEvent_t from, cudaEvent_t to) {
+  float ms = 0;
+  if (!from || !to) return 0;
+  if (cudaEventElapsedTime(&ms, from, to) == cudaSuccess)
+    return static_cast<uint64_t>(std::max(ms, 0.f) * 1e6f);  // (of two streams it may be less than 0)
+  (void)cudaGetLastError();
+  return 0;
+}
+
+}  // namespace firn::pytorch

@@ -373,8 +373,7 @@ class Engine {
   /// Is the block around `pointer` to leave without a copy, if there is none of all of it, and to
   /// be made again at its next use? False: no recipe stands.
   virtual bool choose_remake(const void* pointer, bool chosen) = 0;
-  /// For the statistics.
-  virtual void note_remake(const RemakeInUse& in_use) = 0;
+  virtual void note_remake(const RemakeInUse& in_use) = 0;  // for the statistics
   /// The program's iteration, for who chooses what is made again. No lock, any thread.
   virtual Iteration iteration() const = 0;
   /// Which results of an iteration are to be made again at the budget and the bandwidths of now:

@@ -190,8 +190,8 @@ std::string stats_text(const Json& document) {
                        size_of(d, "prefetched_bytes"));
     const Json remake = d.value("remake", Json::object());
     if (number(d, "remakes") > 0 || number(remake, "results") > 0)
-      out += fmt::format("  again    {} made again in {:.0f} blocks; of an iteration {:.0f} results, "
-                         "{}{}\n",
+      out += fmt::format("  again    {} made again in {:.0f} blocks; of an iteration {:.0f} "
+                         "results, {}{}\n",
                          size_of(d, "remade_bytes"), number(d, "remakes"),
                          number(remake, "results"), size_of(remake, "bytes"),
                          iteration_times(remake));

@@ -378,8 +378,8 @@ class Engine {
   virtual Iteration iteration() const = 0;
   /// Which results of an iteration are to be made again at the budget and the bandwidths of now:
   /// ponder() answers, in its thread, without the lock; with none where nothing would be faster. The
-  /// last question counts. `iteration_ns`: what it took while it only moved (choose_remake()). False:
-  /// bandwidths are not measured yet, and no answer comes.
+  /// last question counts. `iteration_ns`: what it took while it only moved. False: bandwidths are
+  /// not measured yet, and no answer comes.
   virtual bool ask_what_to_remake(lifetimes::Operators operators, uint64_t iteration_ns,
                                   std::function<void(RemakeChoice)> answer) = 0;
   /// The ids of recipes that ended since the last call: they are not made again any more.

@@ -47,7 +47,7 @@ class Outlook {
   std::vector<lifetimes::Step> steps_;
   std::vector<uint32_t> item_of_;   // by identity: the item + 1 that plays it
   std::vector<uint32_t> first_of_;  // and the first that played it
-  std::vector<uint64_t> dropped_;   // by identity: pages that its next use brings back; 0: it is there
+  std::vector<uint64_t> dropped_;   // by identity: pages that its next use brings back; or 0
 };
 
 /// Pages of the block that stay on the device whatever is decided.

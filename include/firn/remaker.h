@@ -27,7 +27,7 @@ struct RecipeOf {
   bool keep_inputs = false;
 };
 
-/// What is made again of a program's iterations (for statistics).
+/// Results of a program's iterations that are made again (for statistics).
 struct RemakeInUse {
   uint64_t results = 0, bytes = 0;      // of an iteration; 0: nothing is made again
   uint64_t before_ns = 0, after_ns = 0;  // an iteration without and with it; 0: not measured

@@ -38,8 +38,8 @@ class Proof {
 };
 
 /// Runs the operator again at once, into the result that it has just made, and compares. The caller
-/// holds what it read and made. False: it cannot be trusted to make the same (the result is as it was).
-/// Throws where even that could not be seen to.
+/// holds what it read and made. False: it cannot be trusted to make the same (the result is as it
+/// was). Throws where even that could not be seen to.
 bool prove(const Recipe& recipe, size_t result_at);
 
 }  // namespace firn::pytorch

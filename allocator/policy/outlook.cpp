@@ -75,19 +75,20 @@ void Outlook::look_ahead(
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
     const History::Upcoming coming = history.upcoming(ahead);
     make_room_for(coming.identity);
-    uint32_t& item = item_of_[coming.identity];
-    uint64_t& dropped = dropped_[coming.identity];
     if (coming.kind == EventKind::allocate) {
       // A block that still has this identity goes on as another, and is freed as that.
-      uint32_t older = std::exchange(item, 0);
-      for (Identity at = coming.identity; older && (at = history.marker(at));) {
+      uint32_t older = std::exchange(item_of_[coming.identity], 0);
+      uint64_t older_dropped = std::exchange(dropped_[coming.identity], 0);
+      for (Identity at = coming.identity; (older || older_dropped) && (at = history.marker(at));) {
         make_room_for(at);
         std::swap(older, item_of_[at]);
+        std::swap(older_dropped, dropped_[at]);
       }
-      dropped_[coming.identity] = 0;
       bear(coming.identity, ahead, pages_to_come(coming));
       continue;
     }
+    uint32_t& item = item_of_[coming.identity];
+    uint64_t& dropped = dropped_[coming.identity];
     if (coming.kind != EventKind::free && dropped)
       bear(coming.identity, ahead, std::exchange(dropped, 0));
     if (!item) continue;

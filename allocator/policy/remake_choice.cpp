@@ -94,7 +94,7 @@ RehearsalMachine as_measured(const Operators& operators, RehearsalMachine machin
     return total_ns + least_waits_ns(operators, waits_machine(slowed(factor))) < measured_ns;
   };
   if (measured_ns <= total_ns * (1 + faster_least) || !short_of(1)) return machine;
-  double low = 1, high = slower_most;
+  double low = 1, high = slowed_most;
   if (short_of(high)) return slowed(high);
   for (unsigned i = 0; i < 8; ++i) {
     const double middle = (low + high) / 2;

@@ -34,15 +34,17 @@ struct RemakeChoice {
   unsigned rated = 0, rehearsed = 0;  // programs
 };
 
+/// How many times slower than measured a bandwidth may count.
+inline constexpr double slowed_most = 8;
+
 /// `machine.capacity`: pages for all values. `map_ns`: what mapping a span and unmapping it take of
 /// the driver's time; 0: nothing.
 /// `measured_ns`: what an iteration took that only moves; 0: not measured. Where that is more than
 /// the least that the bandwidths allow, moving takes more than they say (mapping, faults on demand,
 /// a processor that copies): they count as so much smaller that it would be the least, at most
-/// `slower_most` times.
+/// `slowed_most` times.
 RemakeChoice choose_remake(const lifetimes::Operators& operators,
                            const lifetimes::RehearsalMachine& machine, double map_ns = 0,
                            double measured_ns = 0);
-inline constexpr double slower_most = 8;
 
 }  // namespace firn

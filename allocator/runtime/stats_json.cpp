@@ -24,8 +24,8 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["dropped_bytes"] = s.dropped_bytes;
   d["remakes"] = s.remakes;
   d["remade_bytes"] = s.remade_bytes;
-  d["remade_s"] = static_cast<double>(s.remade_ns) / 1e9;
   const auto seconds = [](uint64_t ns) { return static_cast<double>(ns) / 1e9; };
+  d["remade_s"] = seconds(s.remade_ns);
   d["remake"] = {{"results", s.remake.results},
                  {"bytes", s.remake.bytes},
                  {"iteration_before_s", seconds(s.remake.before_ns)},
@@ -35,7 +35,7 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["host_corrupt"] = s.host_corrupt;
   d["device_corrupt"] = s.device_corrupt;
   d["unseen_writes"] = s.unseen_writes;
-  d["stall_s"] = static_cast<double>(s.stall_ns) / 1e9;
+  d["stall_s"] = seconds(s.stall_ns);
   d["touches"] = s.touches;
   d["lost_blocks"] = s.lost_blocks;
   d["pinned"] = nlohmann::ordered_json::array();
@@ -54,10 +54,10 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["unmaps"] = s.unmaps;
   d["frames_created"] = s.frames_created;
   d["frames_released"] = s.frames_released;
-  const auto in_driver = [](const EngineStats::InDriver& of) {
-    return nlohmann::ordered_json{{"s", static_cast<double>(of.ns) / 1e9},
-                                  {"locked_s", static_cast<double>(of.locked_ns) / 1e9},
-                                  {"lock_waited_s", static_cast<double>(of.lock_waited_ns) / 1e9}};
+  const auto in_driver = [&](const EngineStats::InDriver& of) {
+    return nlohmann::ordered_json{{"s", seconds(of.ns)},
+                                  {"locked_s", seconds(of.locked_ns)},
+                                  {"lock_waited_s", seconds(of.lock_waited_ns)}};
   };
   d["driver"] = {{"program", in_driver(s.program_driver)},
                  {"service", in_driver(s.service_driver)}};
@@ -84,7 +84,7 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
   d["watching"] = s.watching;
   d["period_found"] = s.period_found;
   d["spare"] = s.spare_fraction;
-  d["plan_s"] = static_cast<double>(s.plan_ns) / 1e9;
+  d["plan_s"] = seconds(s.plan_ns);
   d["trouble"] = s.trouble;
   d["notices"] = s.notices;
   return d;

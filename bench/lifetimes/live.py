@@ -47,9 +47,9 @@ class Measured:
     notes: list
     run: script_runs.Run
 
-    def step_s(self):
-        """The fastest: others may use this machine too."""
-        times = [note["time_s"] for note in self.notes]
+    def step_s(self, last=None):
+        """The fastest, of all or of the last ones: others may use this machine too."""
+        times = [note["time_s"] for note in self.notes[-1 - last if last else 0:]]
         return min(b - a for a, b in zip(times, times[1:]))
 
     def steps_since_found(self):
@@ -119,8 +119,8 @@ def compare(paths, folder, directory, program, unlimited, machine):
                      "equal": run.results == unlimited.results} for policy, run in runs.items()}
 
 
-def report(name, unlimited, machine, found):
-    peak, step_s = unlimited.notes[-1]["peak_bytes"], unlimited.step_s()
+def report(name, found):
+    machine, peak, step_s = Machine(**found["machine"]), found["peak"], found["unlimited_step_s"]
     age, lifetime = found["age"], found["lifetime"]
     both = lifetime["spilled_bytes"] + lifetime["prefetched_bytes"] + lifetime["faulted_bytes"]
     part = both / machine.ssd_bytes_s / step_s
@@ -130,7 +130,7 @@ def report(name, unlimited, machine, found):
           f"MiB/s each way; what moves takes the SSD {part:.2f} of an unlimited step, both ways")
     print(f"  {'per step':9} {'seconds':>8} {'stall_s':>8} {'spilled':>9} {'faulted':>9} "
           f"{'prefetched':>11} {'bits':>8}")
-    for policy, each in found.items():
+    for policy, each in (("age", age), ("lifetime", lifetime)):
         print(f"  {policy:9} {each['time_s']:8.2f} {each['stall_s']:8.3f} "
               f"{each['spilled_bytes'] / MIB:5.0f} MiB {each['faulted_bytes'] / MIB:5.0f} MiB "
               f"{each['prefetched_bytes'] / MIB:7.0f} MiB "
@@ -139,37 +139,34 @@ def report(name, unlimited, machine, found):
           f"over {age['steps']} steps")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
+def run(command, description, programs, compare, report, steps, ratio):
+    """A command that compares runs of programs on one machine, which fits each of them.
+    compare(paths, folder, directory, program, unlimited, machine): a dictionary of what it found."""
+    parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--fraction", type=float, default=0.5, help="of the peak: the budget")
-    parser.add_argument("--ratio", type=float, default=2,
+    parser.add_argument("--ratio", type=float, default=ratio,
                         help="unlimited step over the time to move what does not fit out and in")
     parser.add_argument("--host", default="128MiB", help="pinned host memory")
-    parser.add_argument("--only", choices=PROGRAMS)
+    parser.add_argument("--only", choices=programs)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    paths = script_runs.Paths.find()
-    if isinstance(paths, str):
-        sys.exit(f"live.py: {paths}")
-    build = ROOT / "build"
-    build.mkdir(exist_ok=True)
-    document = {}
-    with tempfile.TemporaryDirectory(dir=build) as folder:
+
+    def measured(paths, folder, name):
         directory = pathlib.Path(folder) / "spill"
         directory.mkdir()
-        for name in [options.only] if options.only else PROGRAMS:
-            program = PROGRAMS[name]
-            unlimited = measure(paths, folder, program, options.steps)
-            machine = Machine.fit(unlimited, options.fraction, options.ratio, options.host)
-            found = compare(paths, folder, directory, program, unlimited, machine)
-            document[name] = {"machine": dataclasses.asdict(machine),
-                              "unlimited_step_s": unlimited.step_s(), **found}
-            if not options.json:
-                report(name, unlimited, machine, found)
-    if options.json:
-        print(json.dumps(document, indent=1))
+        unlimited = measure(paths, folder, programs[name], options.steps)
+        machine = Machine.fit(unlimited, options.fraction, options.ratio, options.host)
+        found = compare(paths, folder, directory, programs[name], unlimited, machine)
+        return {"machine": dataclasses.asdict(machine), "peak": unlimited.notes[-1]["peak_bytes"],
+                "unlimited_step_s": unlimited.step_s(), **found}
+
+    script_runs.measure_programs(command, options, programs, measured, report)
+
+
+def main():
+    run("live.py", __doc__, PROGRAMS, compare, report, steps=7, ratio=2)
 
 
 if __name__ == "__main__":

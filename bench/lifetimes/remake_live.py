@@ -1,21 +1,18 @@
 #!/usr/bin/env python3
-"""What is made again against moving alone, in programs that run at half the memory they need, on the
+"""Making again against moving alone, in programs that run at half the memory they need, on the
 software GPU with a modelled link and a modelled SSD (as live.py).
 
   bench/lifetimes/remake_live.py [--steps 24] [--ratio 1] [--fraction .5] [--host 128MiB]
                                  [--only NAME] [--json]
 
 Each program runs with PyTorch's own allocator, then with Firn, which only moves, then with
-firn_remake:1. A step is the fastest of the last six; parts are of the unlimited step. Kernels and
+firn_remake:1. A step is the fastest of the last six; parts are of the fastest unlimited one. Kernels and
 copies share this machine's processor, so that moving costs more than the modelled speeds say; and
 an elementwise kernel is cheaper beside a product on a GPU than here.
 """
 
-import argparse
-import json
 import pathlib
 import sys
-import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "lifetimes"))
@@ -32,32 +29,25 @@ PROGRAMS = {
 }
 
 
-def step_s(measured):
-    times = [note["time_s"] for note in measured.notes]
-    return min(b - a for a, b in zip(times[-1 - LAST:], times[-LAST:]))
-
-
-def compare(paths, folder, directory, program, options):
-    unlimited = live.measure(paths, folder, program, options.steps)
-    machine = live.Machine.fit(unlimited, options.fraction, options.ratio, options.host)
-    found = {"unlimited_s": step_s(unlimited), "budget": machine.budget,
-             "peak": unlimited.notes[-1]["peak_bytes"], "ssd_bytes_s": machine.ssd_bytes_s}
-    for remake in ("0", "1"):
+def compare(paths, folder, directory, program, unlimited, machine):
+    """{"moving": ..., "again": ...}"""
+    found = {}
+    for way, remake in (("moving", "0"), ("again", "1")):
         words = machine.words(directory, "lifetime")
         words["environment"]["FIRN_REMAKE"] = remake
-        run = live.measure(paths, folder, program, options.steps, **words)
+        run = live.measure(paths, folder, program, len(unlimited.notes), **words)
         device = run.run.device()
-        found["again" if remake == "1" else "moving"] = {
-            "step_s": step_s(run), "equal": run.results == unlimited.results,
-            **run.in_last(LAST), "remakes": device["remakes"], "remake": device["remake"]}
+        found[way] = {"step_s": run.step_s(LAST), "equal": run.results == unlimited.results,
+                      **run.in_last(LAST), "remakes": device["remakes"],
+                      "remake": device["remake"]}
     return found
 
 
 def report(name, found):
-    whole = found["unlimited_s"]
-    print(f"{name}: peak {found['peak'] >> 20} MiB, budget {found['budget'] >> 20} MiB, SSD "
-          f"{found['ssd_bytes_s'] >> 20} MiB/s, link {live.LINK_OVER_SSD} times that; unlimited "
-          f"{whole:.2f} s")
+    machine, whole = found["machine"], found["unlimited_step_s"]
+    print(f"{name}: peak {found['peak'] >> 20} MiB, budget {machine['budget'] >> 20} MiB, SSD "
+          f"{machine['ssd_bytes_s'] >> 20} MiB/s, link {machine['link_bytes_s'] >> 20} MiB/s; "
+          f"unlimited {whole:.2f} s")
     for way in ("moving", "again"):
         of = found[way]
         moved = (of["spilled_bytes"] + of["prefetched_bytes"] + of["faulted_bytes"]) / live.MIB
@@ -69,33 +59,5 @@ def report(name, found):
           f"{chosen['iteration_s']:.2f} s", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--fraction", type=float, default=0.5, help="of the peak: the budget")
-    parser.add_argument("--ratio", type=float, default=1,
-                        help="unlimited step over the time to move what does not fit out and in")
-    parser.add_argument("--host", default="128MiB", help="pinned host memory")
-    parser.add_argument("--only", choices=PROGRAMS)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    paths = live.script_runs.Paths.find()
-    if isinstance(paths, str):
-        sys.exit(f"remake_live.py: {paths}")
-    build = ROOT / "build"
-    build.mkdir(exist_ok=True)
-    document = {}
-    with tempfile.TemporaryDirectory(dir=build) as folder:
-        directory = pathlib.Path(folder) / "spill"
-        directory.mkdir()
-        for name in [options.only] if options.only else PROGRAMS:
-            document[name] = compare(paths, folder, directory, PROGRAMS[name], options)
-            if not options.json:
-                report(name, document[name])
-    if options.json:
-        print(json.dumps(document, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    live.run("remake_live.py", __doc__, PROGRAMS, compare, report, steps=24, ratio=1)

@@ -10,10 +10,7 @@ own allocator reserves for the same job. Figures are of the steps after the firs
 """
 
 import argparse
-import json
 import pathlib
-import sys
-import tempfile
 
 import in_turn
 from in_turn import ROOT, script_runs
@@ -101,18 +98,12 @@ def main():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("arguments", nargs="*", help="more of the scripts' (after --)")
     options = parser.parse_args()
-    paths = script_runs.Paths.find()
-    if isinstance(paths, str):
-        sys.exit(f"edge.py: {paths}")
-    document = {}
-    for name in [options.only] if options.only else PROGRAMS:
-        with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-            job = Job(paths, folder, name, options.policy, options.arguments)
-            document[name] = measure(job, options.steps, options.part or PARTS)
-        if not options.json:
-            report(name, document[name])
-    if options.json:
-        print(json.dumps(document, indent=1))
+
+    def measured(paths, folder, name):
+        job = Job(paths, folder, name, options.policy, options.arguments)
+        return measure(job, options.steps, options.part or PARTS)
+
+    script_runs.measure_programs("edge.py", options, PROGRAMS, measured, report)
 
 
 if __name__ == "__main__":

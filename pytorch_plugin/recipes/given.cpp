@@ -23,15 +23,6 @@ struct Given {
   std::unique_ptr<Proof> proof;  // of firn_verify:all
 };
 
-/// Of firn_verify:all. The error; empty: it has the bytes that it had.
-std::string compare(const Given& given, CUstream stream) noexcept try {
-  return given.proof->confirm(given.recipe, given.result_at, stream) == Proof::Found::unknown
-             ? "it could not be compared"
-             : "";
-} catch (const std::exception& error) {
-  return error.what();
-}
-
 class GivenRecipes final : public Remaker {
  public:
   uint64_t add(const Recipe& recipe, size_t result_at, std::unique_ptr<Proof> proof) {
@@ -58,7 +49,11 @@ class GivenRecipes final : public Remaker {
     if (result.base != address || result.storage_bytes > bytes)
       return make_error(Code::driver, 0, "its operator wrote other memory");
     std::string error = run_again(given->recipe, given->result_at, stream);
-    if (error.empty() && given->proof) error = compare(*given, stream);
+    if (error.empty() && given->proof)
+      error = words_of_errors([&]() -> std::string {
+        const auto found = given->proof->confirm(given->recipe, given->result_at, stream);
+        return found == Proof::Found::unknown ? "it could not be compared" : "";
+      });
     if (error.empty()) return {};
     return make_error(Code::driver, 0,
                       toString(given->recipe.made_by->op.operator_name()) + ": " + error);
@@ -110,9 +105,10 @@ bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
   const size_t count = inputs_of(recipe, inputs);
   engine->remake_with(&given());
   std::unique_ptr<Proof> proof;
-  if (runtime->config().verify == "all")
+  if (runtime->config().verify == "all") {
     proof = Proof::of(recipe, result_at, c10::cuda::getCurrentCUDAStream(recipe.device).stream());
-  if (!proof && runtime->config().verify == "all") return false;
+    if (!proof) return false;
+  }
   const uint64_t id = given().add(recipe, result_at, std::move(proof));
   const Result<void> taken = engine->give_recipe(
       result.base, {.id = id, .inputs = {inputs.data(), count}, .device_ns = device_ns,

@@ -194,22 +194,6 @@ Engine* engine_of_recipe(const Recipe& recipe) {
   return runtime ? runtime->opened(recipe.device) : nullptr;
 }
 
-/// Keeps torch's words and ours from leaving as exceptions.
-template <class Work>
-std::string words_of_errors(Work&& work) noexcept {
-  try {
-    try {
-      return work();
-    } catch (const c10::Error& error) {
-      return error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-  } catch (...) {  // no memory for the words
-    return {"?"};
-  }
-}
-
 }  // namespace
 
 std::string run_again(const Recipe& recipe, size_t result_at, CUstream stream) noexcept {

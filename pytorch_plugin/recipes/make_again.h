@@ -10,6 +10,9 @@
 
 #include <cuda.h>
 
+#include <c10/util/Exception.h>
+
+#include <exception>
 #include <string>
 
 #include "pytorch_plugin/operators.h"
@@ -19,6 +22,22 @@ namespace firn::pytorch {
 
 /// The scope of all that is enqueued here: launches in it are none of the program's.
 extern const OperatorInfo making_again;
+
+/// Calls `work`, which returns an error's words: those of an exception too, which stays here.
+template <class Work>
+std::string words_of_errors(Work&& work) noexcept {
+  try {
+    try {
+      return work();
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  } catch (...) {  // no memory for the words
+    return {"?"};
+  }
+}
 
 /// Enqueues on `stream` the work that makes `result_at` of a recipe again; its storage and its
 /// inputs have memory at their addresses meanwhile, and nobody else uses the storage. Returns the

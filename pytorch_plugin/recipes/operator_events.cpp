@@ -20,18 +20,24 @@ cudaEvent_t OperatorEvents::record() const {
 }
 
 void OperatorEvents::clear() {
-  for (const auto& [from, to] : events_) {
-    if (from) (void)cudaEventDestroy(from);
-    if (to) (void)cudaEventDestroy(to);
+  for (const Around& each : events_) {
+    if (each.begin) (void)cudaEventDestroy(each.begin);
+    if (each.end) (void)cudaEventDestroy(each.end);
   }
   events_.clear();
 }
 
 bool OperatorEvents::over() const {
-  if (events_.empty() || !events_.back().second) return true;
-  if (cudaEventQuery(events_.back().second) != cudaErrorNotReady) return true;
+  if (events_.empty() || !events_.back().end) return true;
+  if (cudaEventQuery(events_.back().end) != cudaErrorNotReady) return true;
   (void)cudaGetLastError();
   return false;
+}
+
+uint64_t OperatorEvents::gap_ns(size_t at) const {
+  if (at + 1 >= size()) return 0;
+  const uint64_t ns = between(events_[at].end, events_[at + 1].begin);
+  return ns - std::min(ns, events_[at + 1].waited_ns);
 }
 
 uint64_t OperatorEvents::between(cudaEvent_t from, cudaEvent_t to) {

@@ -30,7 +30,7 @@ bool copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, CUstrea
   return false;
 }
 
-Bytes copy_out(const TensorName& result, CUstream stream) noexcept {
+Bytes copy_out(const TensorName& result, CUstream stream) {
   Bytes bytes(new (std::nothrow) std::byte[result.storage_bytes]);
   if (bytes && !copy(bytes.get(), result.base, result.storage_bytes, cudaMemcpyDeviceToHost, stream))
     bytes.reset();

@@ -20,6 +20,7 @@
 #include "pytorch_plugin/recipes/operator_log.h"
 #include "pytorch_plugin/recipes/proof.h"
 #include "pytorch_plugin/recipes/trial.h"
+#include "pytorch_plugin/recipes/turn.h"
 #include "pytorch_plugin/recipes/writes.h"
 #include "pytorch_plugin/stalls.h"
 
@@ -74,22 +75,6 @@ class Remaking {
   enum class Proved : uint8_t { not_yet, equal, differs };
   enum class Phase : uint8_t { idle, logging, timing, asking, following };
 
-  /// The flag, if it was not set: until the end of its scope.
-  class Turn {
-   public:
-    explicit Turn(std::atomic<bool>& busy)
-        : busy_(busy), mine_(!busy.exchange(true, std::memory_order_acquire)) {}
-    ~Turn() {
-      if (mine_) busy_.store(false, std::memory_order_release);
-    }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-    explicit operator bool() const { return mine_; }
-
-   private:
-    std::atomic<bool>& busy_;
-    const bool mine_;
-  };
   void look(Engine& engine);
   void log(const OperatorInfo& info, const at::RecordFunction& record);
   void finish_log();
@@ -113,7 +98,6 @@ class Remaking {
   uint64_t until_look_ = look_every, rest_ = look_every;
   OperatorLog log_;
   OperatorEvents events_{device_};     // around each logged operator
-  std::vector<uint64_t> waited_ns_;    // by its thread before each, since its last
   uint64_t period_events_ = 0, log_end_ = 0;
   OperatorLog::Period period_;
   size_t since_log_ = 0;               // operators since the log's end
@@ -145,7 +129,6 @@ void Remaking::rest_longer() {
 
 void Remaking::forget_log() {
   events_.clear();
-  waited_ns_.clear();
   log_.clear();
 }
 
@@ -168,8 +151,7 @@ void Remaking::log(const OperatorInfo& info, const at::RecordFunction& record) {
     each_storage(given[i], device_, [&](const void* base, uint64_t bytes) {
       log_.use(base, bytes, info.writes(i) ? OperatorLog::Use::write : OperatorLog::Use::read);
     });
-  events_.begin();
-  waited_ns_.push_back(stalled_here_ns - here().ended_stalled_ns);
+  events_.begin(stalled_here_ns - here().ended_stalled_ns);
 }
 
 /// The operator's place in the iteration; none: the program is elsewhere.
@@ -368,11 +350,9 @@ void Remaking::finish_log() {
 /// Reads the times of the logged operators, once the device is through with them.
 void Remaking::time(Engine& engine) {
   if (!events_.over()) return;
-  const size_t size = events_.size();
-  for (size_t i = 0; i < size; ++i) {
+  for (size_t i = 0; i < events_.size(); ++i) {
     log_.set_ns(i, events_.ns(i));
-    const uint64_t gap_ns = events_.gap_ns(i), waited = i + 1 < size ? waited_ns_[i + 1] : 0;
-    log_.set_gap_ns(i, gap_ns - std::min(gap_ns, waited));
+    log_.set_gap_ns(i, events_.gap_ns(i));
   }
   log_.leave_waits_out();
   const size_t next = std::min(period_.first + period_.count, events_.size() - 1);

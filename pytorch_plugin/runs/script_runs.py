@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -178,3 +179,21 @@ def check_nets(run):
     for device in run.stats["devices"]:
         assert device["unseen_writes"] == 0
     assert sum(device["verified_bytes"] for device in run.stats["devices"]) > 0
+
+
+def measure_programs(command, options, programs, measure, report):
+    """The body of a bench's command: measure(paths, folder, name) of each program, or of
+    `options.only`, then report(name, found), or with `options.json` all at the end."""
+    paths = Paths.find()
+    if isinstance(paths, str):
+        sys.exit(f"{command}: {paths}")
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    document = {}
+    for name in [options.only] if options.only else programs:
+        with tempfile.TemporaryDirectory(dir=build) as folder:
+            document[name] = measure(paths, folder, name)
+        if not options.json:
+            report(name, document[name])
+    if options.json:
+        print(json.dumps(document, indent=1))

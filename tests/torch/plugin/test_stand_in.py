@@ -86,6 +86,12 @@ def test_where_the_driver_was_opened_before_it_is_said(run):
     """)
 
 
+@pytest.mark.parametrize("in_front", [True, False])
+def test_where_launches_go_unseen_nothing_is_made_again_and_it_is_said(run, runtime_only, in_front):
+    done = run(USED, FIRN_REMAKE="1", **(runtime_only if in_front else {}))
+    assert ("firn_remake: nothing is made again here" in done.stderr) != in_front, done.stderr
+
+
 def test_preloaded_with_the_package_asked_for(run, preloaded):
     assert run(IN_FRONT, **preloaded).stderr == ""
 

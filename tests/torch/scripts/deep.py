@@ -21,8 +21,8 @@ def main():
     parser.add_argument("--replaced", choices=REPLACED,
                         help="the kernel of this operator is another; its out= overload has torch's")
     args = parser.parse_args()
-    library = torch.library.Library("aten", "IMPL")
     if args.replaced:
+        library = torch.library.Library("aten", "IMPL")  # (its kernel is there while it is)
         library.impl(args.replaced, REPLACED[args.replaced], "CUDA")
     torch.manual_seed(0)
     weights = [(torch.randn(256, 256, device="cuda") * .05).requires_grad_()

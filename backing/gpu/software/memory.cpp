@@ -64,10 +64,34 @@ MemoryFile::MemoryFile(const std::string& name, uint64_t bytes) {
 MemoryFile::~MemoryFile() {
   if (fd_ >= 0) ::close(fd_);
 }
-MemoryFile::MemoryFile(MemoryFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+MemoryFile::MemoryFile(MemoryFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      kept_(std::move(other.kept_)),
+      kept_bytes_(std::exchange(other.kept_bytes_, 0)) {}
 MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(kept_, other.kept_);
+  std::swap(kept_bytes_, other.kept_bytes_);
   return *this;
+}
+
+bool MemoryFile::claim(uint64_t offset, uint64_t bytes) {
+  const uint64_t end = (offset + bytes) / granule_bytes;
+  if (kept_.size() < end) kept_.resize(end);
+  bool all = true;
+  for (uint64_t i = offset / granule_bytes; i < end; ++i) {
+    all = all && kept_[i];
+    kept_bytes_ -= kept_[i] ? granule_bytes : 0;
+    kept_[i] = false;
+  }
+  return all;
+}
+
+void MemoryFile::release(uint64_t offset, uint64_t bytes, bool mapped_before) {
+  if (!mapped_before || kept_bytes_ + bytes > kept_most) return punch(offset, bytes);
+  for (uint64_t i = offset / granule_bytes; i < (offset + bytes) / granule_bytes; ++i)
+    kept_[i] = true;
+  kept_bytes_ += bytes;
 }
 
 void MemoryFile::punch(uint64_t offset, uint64_t bytes) const {
@@ -163,10 +187,18 @@ std::shared_ptr<Frame> AddressSpace::create_frame(DeviceMemory* memory, int devi
     host_file_ = MemoryFile("firn-gpu-host", file_bytes);
     host_space_ = Stretches(0, file_bytes);
   }
-  auto offset = (memory ? memory->frame_space : host_space_).take(bytes);
+  auto& space = memory ? memory->frame_space : host_space_;
+  auto offset = space.take(bytes);
   if (!offset) return nullptr;
   frame->offset = *offset;
-  if (gpu().config.tags) frame->tags = undefined_tags(bytes);
+  try {
+    if (!gpu().config.no_bytes)
+      frame->mapped_before = (memory ? memory->frame_file : host_file_).claim(*offset, bytes);
+    if (gpu().config.tags) frame->tags = undefined_tags(bytes);
+  } catch (const std::bad_alloc&) {
+    space.give(*offset, bytes);
+    throw;
+  }
   if (memory) {
     memory->frame_bytes.add(bytes);
     memory->used_bytes.add(bytes);
@@ -189,8 +221,8 @@ void AddressSpace::drop_if_unused(const std::shared_ptr<Frame>& frame) {
   }
   DeviceMemory* memory = frame->device >= 0 ? &gpu().device(frame->device).memory : nullptr;
   if (!frame->exported) {  // else another process may still have it mapped
-    if (!gpu().config.no_bytes)
-      (memory ? memory->frame_file : host_file_).punch(frame->offset, frame->bytes);
+    MemoryFile& file = memory ? memory->frame_file : host_file_;
+    if (!gpu().config.no_bytes) file.release(frame->offset, frame->bytes, frame->mapped_before);
     (memory ? memory->frame_space : host_space_).give(frame->offset, frame->bytes);
   }
   if (memory) {

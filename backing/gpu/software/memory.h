@@ -1,8 +1,9 @@
 // Addresses and physical memory: frames in memfds, reservations, mappings, linear allocations, host
 // memory. Owns all of them. Lock: Gpu::mutex.
 //
-// Invariants: every reserved address without access is PROT_NONE; bytes of a released frame are
-// given back to the system (hole punched); used_bytes <= capacity on every device.
+// Invariants: every reserved address without access is PROT_NONE; pages of released frames are kept
+// for the next ones up to MemoryFile::kept_most, and given back to the system beyond (hole punched);
+// used_bytes <= capacity on every device.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,8 @@ struct Peak {
   void subtract(uint64_t n) { now -= n; }
 };
 
-/// A file of memory: pages appear when written, and go when a hole is punched.
+/// A file of memory: pages appear when written, and go when a hole is punched. (A GPU's frames cost
+/// its kernels nothing when they are new; a page of the system's is found, cleared and entered.)
 class MemoryFile {
  public:
   MemoryFile() = default;
@@ -56,8 +58,17 @@ class MemoryFile {
   int fd() const { return fd_; }
   void punch(uint64_t offset, uint64_t bytes) const;
 
+  // Granules, for frames:
+  static constexpr uint64_t kept_most = uint64_t{256} << 20;  // bytes that no frame has
+  /// True: all of them were mapped before and kept, with what was in them.
+  bool claim(uint64_t offset, uint64_t bytes);
+  /// What was claimed: kept if it was mapped, for its pages are there by now; or punched.
+  void release(uint64_t offset, uint64_t bytes, bool mapped_before);
+
  private:
   int fd_ = -1;
+  std::vector<bool> kept_;  // by granule
+  uint64_t kept_bytes_ = 0;
 };
 
 struct Frame {

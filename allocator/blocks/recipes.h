@@ -63,6 +63,11 @@ class Recipes {
   /// The ids of recipes that ended since the last call.
   std::vector<uint64_t> take_ended() FIRN_HELD { return std::exchange(ended_, {}); }
   size_t size() const FIRN_HELD { return recipes_.size(); }
+  /// Calls visit(block, recipe) for each.
+  template <class Visit>
+  void each(Visit&& visit) const FIRN_HELD {
+    for (const auto& [block, recipe] : recipes_) visit(*block, recipe);
+  }
   /// Aborts on a broken invariant.
   void check() const FIRN_HELD;
 

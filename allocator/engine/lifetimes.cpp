@@ -81,20 +81,26 @@ uint64_t EngineImpl::pages_to_come(const History::Upcoming& coming) {
 /// Lays out what is there and what comes in the period, as far as it matters to memory.
 void EngineImpl::lay_out_period(Outlook& outlook) {
   outlook.clear();
-  for (Block* block : live_)
-    if (block->dropping || block->state() == State::dropped)
+  for (Block* block : live_) {
+    if (block->dropping || block->state() == State::dropped) {
       outlook.add_dropped(*learner_, *block, block->pages);
-    else if (may_move(*block))
+    } else if (may_move(*block)) {
       outlook.add(*learner_, *block,
                   {.size = block->pages, .on_device = block->mapped,
                    .clean = clean_pages(*block)},
                   true);
+    }
+  }
   for (const auto& region : placed_.regions())
     for (const auto& [address, block] : region->used()) {
       if (block->state() != State::resident || !learner_->life_of(*block)) continue;
       const uint64_t size = (block->place_bytes + page_bytes - 1) / page_bytes;
       outlook.add(*learner_, *block, {.size = size, .on_device = size}, false);
     }
+  recipes_.each([&](const Block& block, const Recipe& recipe) FIRN_HELD {
+    if (!recipe.keeps_inputs && !Recipes::away(block)) return;
+    for (const Block* input : recipe.inputs) outlook.add_recipe(*learner_, block, *input);
+  });
   outlook.look_ahead(*learner_, [this](const History::Upcoming& coming) FIRN_HELD {
     return pages_to_come(coming);
   });

@@ -12,7 +12,7 @@ void EngineImpl::leaves(Block& block) {
 }
 
 void EngineImpl::dropped(const Block& block) {
-  if (learner_) learner_->note_dropped(block);
+  if (learner_) learner_->note_dropped(block, recipes_.of(block)->inputs);
 }
 
 void EngineImpl::make_young(Block& block) {

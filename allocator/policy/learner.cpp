@@ -8,8 +8,9 @@ namespace firn {
 /// The identity of the life that begins; 0: none does.
 Identity Learner::feed(const EventRing::Event& event) {
   if (event.block >= life_of_.size()) {
-    life_of_.resize(event.block + 1024);
-    used_at_.resize(life_of_.size());
+    used_at_.resize(event.block + 1024);
+    identity_of_.resize(used_at_.size());
+    life_of_.resize(used_at_.size());
   }
   Life& life = life_of_[event.block];
   Block& block = table_[event.block];
@@ -30,7 +31,10 @@ Identity Learner::feed(const EventRing::Event& event) {
     block_of_[life] = event.block;
   }
   if (event.kind == EventKind::free) {
-    if (life) history_.free(life);
+    if (life) {
+      identity_of_[event.block] = history_.identity(life);
+      history_.free(life);
+    }
     life = 0;
   } else if (event.kind != EventKind::allocate) {
     history_.touch(life, event.kind == EventKind::touch_write);
@@ -41,14 +45,31 @@ Identity Learner::feed(const EventRing::Event& event) {
   return begun;
 }
 
-/// Their events have all been fed.
+void Learner::note_dropped(const Block& block, std::span<const Block* const> inputs) {
+  Dropped& dropped = just_dropped_.emplace_back();
+  dropped.block = {block.index, block.generation};
+  for (const Block* input : inputs) dropped.inputs.push_back({input->index, input->generation});
+}
+
+/// Their events have all been fed. (Inputs may have been freed since, and kept.)
 void Learner::place_dropped() {
-  for (const auto& [index, generation] : just_dropped_) {
-    const Life life = index < life_of_.size() ? life_of_[index] : 0;
-    if (!life || table_[index].generation != generation) continue;
+  for (const auto& [block, inputs] : just_dropped_) {
+    const Life life = block.index < life_of_.size() ? life_of_[block.index] : 0;
+    if (!life || table_[block.index].generation != block.generation) continue;
     const Identity identity = history_.identity(life);
-    if (identity >= dropped_behind_.size()) dropped_behind_.resize(identity + 1024);
-    dropped_behind_[identity] = used_at_[index];
+    if (identity >= dropped_behind_.size()) {
+      made_from_.resize(identity + 1024);
+      dropped_behind_.resize(made_from_.size());
+    }
+    dropped_behind_[identity] = used_at_[block.index];
+    made_from_[identity].clear();
+    for (const Named& input : inputs) {
+      if (input.index >= life_of_.size() || table_[input.index].generation != input.generation)
+        continue;
+      const Life of = life_of_[input.index];
+      if (const Identity from = of ? history_.identity(of) : identity_of_[input.index])
+        made_from_[identity].push_back(from);
+    }
   }
   just_dropped_.clear();
 }

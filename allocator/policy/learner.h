@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -63,13 +64,20 @@ class Learner {
   }
   /// The block that plays the identity at this moment; null: none does.
   Block* player_of(Identity identity) FIRN_HELD;
-  /// The block has left, to be made again: behind its last use among the events so far.
-  void note_dropped(const Block& block) FIRN_HELD {
-    just_dropped_.emplace_back(block.index, block.generation);
-  }
+  /// The block has left, to be made again from these: behind its last use among the events so far.
+  void note_dropped(const Block& block, std::span<const Block* const> inputs) FIRN_HELD;
   /// The event number of the last use before the identity's block last left so; 0: it never did.
   uint64_t dropped_behind(Identity identity) const FIRN_HELD {
     return identity < dropped_behind_.size() ? dropped_behind_[identity] : 0;
+  }
+  /// The identities that it was made from when it last left so.
+  std::span<const Identity> made_from(Identity identity) const FIRN_HELD {
+    if (identity >= made_from_.size()) return {};
+    return made_from_[identity];
+  }
+  /// The identity of the life that the block, which has not ended, was freed with; 0: unknown.
+  Identity last_identity_of(const Block& block) const FIRN_HELD {
+    return block.index < identity_of_.size() ? identity_of_[block.index] : 0;
   }
   /// The stream that the identity was last allocated on; none: it never was.
   std::optional<unsigned> stream_of(Identity identity) const FIRN_HELD {
@@ -106,9 +114,17 @@ class Learner {
   std::vector<Life> life_of_ FIRN_GUARDED;        // by descriptor
   std::vector<uint32_t> block_of_ FIRN_GUARDED;   // descriptor, by life
   std::vector<uint64_t> used_at_ FIRN_GUARDED;    // event number of its last, by descriptor
-  // Descriptor and generation: blocks whose last events may still be in the ring.
-  std::vector<std::pair<uint32_t, uint32_t>> just_dropped_ FIRN_GUARDED;
+  struct Named {  // a block, whose last events may still be in the ring
+    uint32_t index, generation;
+  };
+  struct Dropped {
+    Named block;
+    std::vector<Named> inputs;
+  };
+  std::vector<Identity> identity_of_ FIRN_GUARDED;     // of the life that last ended, by descriptor
+  std::vector<Dropped> just_dropped_ FIRN_GUARDED;
   std::vector<uint64_t> dropped_behind_ FIRN_GUARDED;  // by identity
+  std::vector<std::vector<Identity>> made_from_ FIRN_GUARDED;  // by identity
   std::vector<uint16_t> stream_of_ FIRN_GUARDED;  // by identity: the stream + 1
   // By identity and known_as.
   std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of_ FIRN_GUARDED;

@@ -144,10 +144,17 @@ TEST_F(OutlookTest, what_is_not_foreseen_is_taken_to_be_used_in_half_a_period_wh
   EXPECT_EQ(outlook_.items().size(), known);
 }
 
-/// A variable's block leaves behind its first write, to be made again, in each of these periods.
+/// Blocks leave behind an event, to be made again at a later one, in each of these periods: `made` is
+/// made from a weight and from `from`, and `sum` from both, as where a residual is added. The program
+/// frees `from` and `made` while all are away: they are kept until `sum` was made again.
 class OutlookDroppedTest : public OutlookTest {
  protected:
-  static constexpr unsigned dropped = 102, pages = 3 * granule_pages;
+  static constexpr unsigned weight = 1, from = 60, made = 61, sum = 62;
+  struct Drop {
+    unsigned variable;
+    std::vector<unsigned> inputs;
+    size_t left, back;  // events
+  };
 
   void SetUp() override {
     play(begin(5));
@@ -156,96 +163,193 @@ class OutlookDroppedTest : public OutlookTest {
     ASSERT_TRUE(history().known());
     ASSERT_EQ(history().period(), script_.size());
   }
-  void act_dropping(size_t at) {
-    act(script_[at]);
-    if (at == left_) learner_.note_dropped(*of_[dropped]);
-    if (at == left_) feed();
-    is_away_ = at >= left_ && at < back_;
-  }
-  void play_dropping(unsigned times) {
-    while (times-- > 0)
-      for (size_t at = 0; at < script_.size(); ++at) act_dropping(at);
+  static Script script() {
+    using enum Act::What;
+    Script script = training(5);
+    const Script first = {{allocate, from, 4}, {write, from}, {allocate, made, 2}, {write, made}},
+                 second = {{allocate, sum, 3}, {read, made}, {write, sum}},
+                 frees = {{free, from}, {free, made}}, last = {{read, sum}, {free, sum}};
+    script.insert(script.begin() + 18, last.begin(), last.end());
+    script.insert(script.begin() + 9, frees.begin(), frees.end());
+    script.insert(script.begin() + 6, second.begin(), second.end());
+    script.insert(script.begin(), first.begin(), first.end());
+    return script;
   }
   size_t find(Act::What what, unsigned variable) const {
     for (size_t at = 0; at < script_.size(); ++at)
       if (script_[at].what == what && script_[at].variable == variable) return at;
     return script_.size();
   }
-  void look_dropping() {
-    outlook_.clear();
-    for (const auto& [variable, block] : of_) {
-      if (!block) continue;
-      if (variable == dropped && is_away_)
-        outlook_.add_dropped(learner_, *block, block->pages);
-      else
-        add(*block);
+  bool is_away(const Drop& drop, size_t at) const { return at > drop.left && at <= drop.back; }
+  Block* block_of(unsigned variable) const {
+    const auto kept = kept_.find(variable);
+    return kept != kept_.end() ? kept->second : of_.at(variable);
+  }
+  void act_dropping(size_t at) {
+    const Act& act = script_[at];
+    if (act.what == Act::What::free && (act.variable == from || act.variable == made)) {
+      Block* const block = kept_[act.variable] = std::exchange(of_[act.variable], nullptr);
+      block->kept = true;
+      happens(EventKind::free, *block);
+    } else {
+      this->act(act);
     }
+    for (const Drop& drop : drops_) {
+      if (at != drop.left) continue;
+      std::vector<const Block*> inputs;
+      for (const unsigned input : drop.inputs) inputs.push_back(of_.at(input));
+      learner_.note_dropped(*of_.at(drop.variable), inputs);
+      feed();
+    }
+    if (act.what != Act::What::read || act.variable != sum) return;
+    for (const auto& [variable, block] : kept_) {
+      block->kept = false;
+      table_.recycle(block);
+    }
+    kept_.clear();
+  }
+  void play_dropping(unsigned times) {
+    while (times-- > 0)
+      for (size_t at = 0; at < script_.size(); ++at) act_dropping(at);
+  }
+  /// Before the script's event `at`; `drops`: in a period in which the blocks leave.
+  void look_dropping(size_t at, bool drops = true) {
+    outlook_.clear();
+    const auto dropped = [&](unsigned variable) {
+      return drops && std::any_of(drops_.begin(), drops_.end(), [&](const Drop& drop) {
+        return drop.variable == variable && is_away(drop, at);
+      });
+    };
+    for (const auto& blocks : {of_, kept_})
+      for (const auto& [variable, block] : blocks)
+        if (block && dropped(variable))
+          outlook_.add_dropped(learner_, *block, block->pages);
+        else if (block)
+          add(*block);
+    for (const Drop& drop : drops_)
+      for (const unsigned input : drop.inputs)
+        if (drops && is_away(drop, at))
+          outlook_.add_recipe(learner_, *block_of(drop.variable), *block_of(input));
     outlook_.look_ahead(learner_, [](const History::Upcoming& coming) {
       return coming.bytes / page_bytes;
     });
   }
-  /// Pages alive behind each of the period's events that concern memory, by the outlook.
+  /// Pages alive behind each of the period's events that concern memory, by the outlook. No step is
+  /// of a block that is not there.
   std::map<uint64_t, uint64_t> alive() const {
     std::map<uint64_t, uint64_t> pages;
+    std::vector<bool> there;
     uint64_t sum = 0;
-    for (const Item& item : outlook_.items())
+    for (const Item& item : outlook_.items()) {
+      there.push_back(!item.born);
       if (!item.born) sum += item.size;
+    }
     for (const Step& step : outlook_.steps()) {
       const uint64_t size = outlook_.items()[step.item].size;
+      EXPECT_EQ(there[step.item], step.kind != Step::Kind::birth) << step.ahead;
       if (step.kind == Step::Kind::birth) sum += size;
       if (step.kind == Step::Kind::death) sum -= size;
+      if (step.kind == Step::Kind::birth) there[step.item] = true;
+      if (step.kind == Step::Kind::death) there[step.item] = false;
       pages[step.ahead] = sum;
     }
     return pages;
   }
-  /// The same by the script, from its event `at` on.
-  std::map<uint64_t, uint64_t> scripted(size_t at) const {
+  /// The same by the script, from its event `at` on. Events that change nothing are none.
+  std::map<uint64_t, uint64_t> scripted(size_t at, bool drops) const {
     std::map<unsigned, uint64_t> size;
-    for (const auto& [variable, block] : of_)
-      if (block) size[variable] = block->pages;
-    if (is_away_) size[dropped] = 0;
+    for (const auto& blocks : {of_, kept_})
+      for (const auto& [variable, block] : blocks)
+        if (block) size[variable] = block->pages;
+    for (const Drop& drop : drops_)
+      if (drops && is_away(drop, at)) size[drop.variable] = 0;
     std::map<uint64_t, uint64_t> pages;
     for (uint64_t ahead = 1; ahead <= script_.size(); ++ahead) {
       const size_t event = (at + ahead - 1) % script_.size();
       const Act& act = script_[event];
       if (act.what == Act::What::allocate) size[act.variable] = act.granules * granule_pages;
+      const bool kept = drops && (act.variable == from || act.variable == made);
+      if (act.what == Act::What::free && kept) continue;
       if (act.what == Act::What::free) size.erase(act.variable);
-      if (event == left_) size[dropped] = 0;
-      if (event == back_) size[dropped] = OutlookDroppedTest::pages;
+      for (const Drop& drop : drops_) {
+        if (drops && event == drop.left) size[drop.variable] = 0;
+        if (drops && event == drop.back && drop.variable == sum) size = back(size);
+      }
       for (const auto& [variable, of] : size) pages[ahead] += of;
     }
     return pages;
   }
+  static std::map<unsigned, uint64_t> back(std::map<unsigned, uint64_t> size) {
+    size[sum] = 3 * granule_pages;
+    size.erase(from);
+    size.erase(made);
+    return size;
+  }
 
-  const Script script_ = training(5);
-  const size_t left_ = find(Act::What::write, dropped), back_ = find(Act::What::read, dropped);
-  bool is_away_ = false;
+  const Script script_ = script();
+  const std::vector<Drop> drops_ = {
+      {made, {weight, from}, find(Act::What::read, made), find(Act::What::read, sum)},
+      {sum, {made, from}, find(Act::What::write, sum), find(Act::What::read, sum)}};
+  std::map<unsigned, Block*> kept_;
 };
 
-TEST_F(OutlookDroppedTest, a_block_that_left_to_be_made_again_does_so_in_the_next_period_too) {
+TEST_F(OutlookDroppedTest, blocks_that_left_to_be_made_again_do_so_in_the_next_period_too) {
   for (size_t at = 0; at < 2 * script_.size(); ++at) {
     SCOPED_TRACE("before event " + std::to_string(at));
-    look_dropping();
-    EXPECT_EQ(alive(), scripted(at % script_.size()));
+    look_dropping(at % script_.size());
+    EXPECT_EQ(alive(), scripted(at % script_.size(), true));
     act_dropping(at % script_.size());
   }
 }
 
-TEST_F(OutlookDroppedTest, one_that_stays_from_some_period_on_is_there_in_the_next) {
-  play(script_);
-  is_away_ = false;
-  look_dropping();
-  for (const auto& [ahead, pages] : alive()) {
-    const bool away = ahead > left_ && ahead <= back_;  // were it made again
-    EXPECT_EQ(pages, scripted(0)[ahead] + (away ? OutlookDroppedTest::pages : 0)) << ahead;
+TEST_F(OutlookDroppedTest, inputs_are_read_before_a_block_is_made_again_and_made_again_before) {
+  for (size_t at = 0; at < 2 * script_.size(); ++at) {
+    SCOPED_TRACE("before event " + std::to_string(at));
+    look_dropping(at % script_.size());
+    const uint64_t back = (drops_[1].back + script_.size() - at % script_.size()) %
+                          script_.size() + 1;
+    std::vector<std::pair<Step::Kind, uint64_t>> steps;  // and pages
+    for (const Step& step : outlook_.steps())
+      if (step.ahead == back) steps.emplace_back(step.kind, outlook_.items()[step.item].size);
+    const auto pages = [](uint64_t granules) { return granules * granule_pages; };
+    ASSERT_EQ(steps.size(), 9u);
+    EXPECT_EQ(steps[2], std::pair(Step::Kind::birth, pages(2)));
+    EXPECT_EQ(steps[5], std::pair(Step::Kind::birth, pages(3)));
+    EXPECT_EQ(steps[8], std::pair(Step::Kind::read, pages(3)));  // the program's
+    std::sort(steps.begin(), steps.end());
+    // Of weight 1, which has 3 granules, of `from` twice, of `made` and of `sum`.
+    EXPECT_EQ(std::count(steps.begin(), steps.end(), std::pair(Step::Kind::read, pages(4))), 2);
+    EXPECT_EQ(std::count(steps.begin(), steps.end(), std::pair(Step::Kind::read, pages(3))), 2);
+    EXPECT_EQ(std::count(steps.begin(), steps.end(), std::pair(Step::Kind::read, pages(2))), 1);
+    EXPECT_EQ(std::count(steps.begin(), steps.end(), std::pair(Step::Kind::death, pages(4))), 1);
+    EXPECT_EQ(std::count(steps.begin(), steps.end(), std::pair(Step::Kind::death, pages(2))), 1);
+    act_dropping(at % script_.size());
   }
+}
+
+TEST_F(OutlookDroppedTest, an_input_that_is_kept_at_the_end_goes_on_as_the_one_from_the_begin) {
+  const size_t at = drops_[1].back;  // before it
+  for (size_t event = 0; event < at; ++event) act_dropping(event);
+  look_dropping(at);
+  const Block* const kept = kept_.at(from);
+  const auto& items = outlook_.items();
+  const auto again = std::count_if(items.begin(), items.end(), [&](const Item& item) {
+    return item.born && item.size == kept->pages && item.again == item_of(kept);
+  });
+  EXPECT_EQ(again, 1);
+}
+
+TEST_F(OutlookDroppedTest, blocks_that_stay_from_some_period_on_are_there_in_the_next) {
+  play(script_);
+  look_dropping(0, false);
+  EXPECT_EQ(alive(), scripted(0, false));
 }
 
 TEST_F(OutlookDroppedTest, one_that_ended_before_its_last_events_were_learned_is_left_out) {
   Block& block = allocate(1);
   touch(block);
   const Identity of = identity(block);
-  learner_.note_dropped(block);
+  learner_.note_dropped(block, {});
   ring_.push(EventKind::free, block.index);
   ++block.generation;
   feed();

@@ -288,20 +288,25 @@ void EngineImpl::trace_sample() {
   if (now - sample_ns_ < 10'000'000) return;
   sample_ns_ = now;
   const Moved moved = movement_.moved();
-  uint64_t nvme = 0, hosted = 0, away_nvme = 0, away_host = 0;
-  for (const Block* block : live_)
+  uint64_t nvme = 0, hosted = 0, away_nvme = 0, away_host = 0, dropped = 0;
+  for (const Block* block : live_) {
+    if (block->state() == State::dropped) {
+      dropped += block->requested;
+      continue;
+    }
     for (const Piece& piece : block->pieces) {
       if (piece.slot_valid) nvme += piece.bytes;
       if (piece.host_valid) hosted += piece.bytes;
       if (block->span_of(piece).mapped()) continue;
       (piece.host_valid ? away_host : away_nvme) += piece.bytes;
     }
+  }
   trace_->row(
       now, "sample", options_.device, 0, 0, 0,
-      fmt::format("resident={};hosted={};nvme={};away_host={};away_nvme={};budget={};flight={};"
+      fmt::format("resident={};hosted={};nvme={};away_host={};away_nvme={};dropped={};budget={};flight={};"
                   "allocated={};out={};in={};written={};read={}",
                   (frames_.held_granules() - frames_.free_granules()) * granule_bytes, hosted,
-                  nvme, away_host, away_nvme, frames_.budget_granules() * granule_bytes,
+                  nvme, away_host, away_nvme, dropped, frames_.budget_granules() * granule_bytes,
                   transfers_.in_flight_bytes(), hot_.allocated_bytes().current(),
                   moved.spilled_bytes, moved.faulted_bytes + moved.prefetched_bytes,
                   moved.store_written_bytes, moved.store_read_bytes));

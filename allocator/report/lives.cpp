@@ -111,16 +111,20 @@ void Lives::take_block(const Row& row, uint64_t at_ns) {
   } else if (event == "free") {
     end(device, open, at_ns);
     blocks.erase(found);
-  } else if (event == "spill" || event == "dropped") {
+  } else if (event == "spill") {
     move(device, open, Where::leaving, at_ns);
+  } else if (event == "dropped") {
+    move(device, open, Where::dropped, at_ns);
   } else if (event == "kept" || event == "arrived" || event == "remade") {
     move(device, open, Where::device, at_ns);
   } else if (event == "copied_out" || event == "unfault") {
-    move(device, open, Where::host, at_ns);
+    move(device, open, open.where == Where::remaking ? Where::dropped : Where::host, at_ns);
   } else if (event == "written") {
     move(device, open, Where::store, at_ns);
-  } else if (event == "fault" || event == "remake") {
+  } else if (event == "fault") {
     move(device, open, Where::faulting, at_ns);
+  } else if (event == "remake") {
+    move(device, open, Where::remaking, at_ns);
   } else if (event == "prefetch") {
     move(device, open, Where::coming, at_ns);
   } else if (event == "made") {
@@ -133,7 +137,7 @@ void Lives::take_block(const Row& row, uint64_t at_ns) {
 void Lives::take_sample(const Row& row, uint64_t at_ns) {
   const auto value = [&](std::string_view name) { return value_of(row.detail, name); };
   devices[row.device].samples.push_back(
-      {at_ns, value("resident"), value("away_host"), value("away_nvme"),
+      {at_ns, value("resident"), value("away_host"), value("away_nvme"), value("dropped"),
        value("hosted") + value("nvme"), value("budget"), value("flight"), value("allocated"),
        value("out"), value("in"), value("written"), value("read")});
 }

@@ -18,7 +18,7 @@ namespace firn::report {
 inline constexpr uint32_t none = UINT32_MAX;
 
 /// In the page's order (page.js).
-enum class Where : uint8_t { device, leaving, host, store, faulting, coming };
+enum class Where : uint8_t { device, leaving, host, store, dropped, faulting, coming, remaking };
 
 struct Life {
   uint64_t address = 0, bytes = 0;
@@ -42,7 +42,7 @@ struct Stall {
 };
 struct Sample {
   uint64_t at_ns;
-  uint64_t resident, away_host, away_nvme, copies, budget, flight, allocated, out, in, written,
+  uint64_t resident, away_host, away_nvme, dropped, copies, budget, flight, allocated, out, in, written,
       read;
 };
 struct Pinned {

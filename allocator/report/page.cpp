@@ -97,6 +97,7 @@ Json device_columns(const DeviceLives& device, Columns& columns, uint64_t tick_n
   columns.f64("sample.resident", device.samples, [](auto& s) { return s.resident; });
   columns.f64("sample.host", device.samples, [](auto& s) { return s.away_host; });
   columns.f64("sample.nvme", device.samples, [](auto& s) { return s.away_nvme; });
+  columns.f64("sample.dropped", device.samples, [](auto& s) { return s.dropped; });
   columns.f64("sample.budget", device.samples, [](auto& s) { return s.budget; });
   columns.f64("sample.flight", device.samples, [](auto& s) { return s.flight; });
   columns.f64("sample.allocated", device.samples, [](auto& s) { return s.allocated; });

@@ -11,26 +11,29 @@ function faded(color, paper, part) {
 }
 
 /// Colors as the canvas has them (little-endian), whole and faded into the paper.
-const PALETTE = new Uint32Array(16);
+const PALETTE = new Uint32Array(2 * WHERE.length + 1);
 function setPalette(paper) {
   const pack = list => 0xff000000 | list[2] << 16 | list[1] << 8 | list[0];
   PALETTE.fill(pack(faded(paper, paper, 1)));
   WHERE_COLORS.forEach((color, index) => {
     PALETTE[index + 1] = pack(faded(color, paper, 1));
-    PALETTE[index + 9] = pack(faded(color, paper, 0.22));
+    PALETTE[index + 1 + WHERE.length] = pack(faded(color, paper, 0.22));
   });
 }
 
 /// Of what shares a pixel, the highest is seen: what was searched for, of that what was waited for,
-/// then what is farther away, then what is on its way. By code: 0 nothing, where + 1, and 8 more
-/// for what was not searched for.
-const RANKS = [0, 1, 3, 4, 5, 2];  // by where
-const SEEN = new Uint8Array(16);
-RANKS.forEach((rank, where) => { SEEN[where + 1] = 9 + rank; SEEN[where + 9] = 1 + rank; });
+/// then what is farther away, then what is on its way. By code: 0 nothing, where + 1, and
+/// WHERE.length more for what was not searched for.
+const RANKS = [0, 1, 4, 5, 6, 7, 2, 3];  // by where
+const SEEN = new Uint8Array(PALETTE.length);
+WHERE.forEach((name, where) => {
+  SEEN[where + 1] = 1 + WHERE.length + RANKS[where];
+  SEEN[where + 1 + WHERE.length] = 1 + RANKS[where];
+});
 
 function codeOf(device, i) {
   const {stretch} = device, code = stretch.where[i] + 1;
-  return search.lives && !search.lives[stretch.life[i]] ? code + 8 : code;
+  return search.lives && !search.lives[stretch.life[i]] ? code + WHERE.length : code;
 }
 
 /// The pixels of a stretch, [x0, x1) and [y0, y1), in `box`; false: none. A line is left free above

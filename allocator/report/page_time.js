@@ -19,7 +19,8 @@ function readInk() {
 
 const TIERS = [['resident', 'on the device (with what is cached)', WHERE_COLORS[0]],
                ['host', 'in host memory', WHERE_COLORS[2]],
-               ['nvme', 'on NVMe', WHERE_COLORS[3]]];
+               ['nvme', 'on NVMe', WHERE_COLORS[3]],
+               ['dropped', 'to be made again', WHERE_COLORS[DROPPED]]];
 const WAIT_COLOR = WHERE_COLORS[FAULTING];
 const FLOWS = [['out', 'out to the host', '#e08a1e'], ['in', 'in from the host', '#3f8f5b'],
                ['written', 'written to SSDs', '#8f6bb3'], ['read', 'read from SSDs', '#cf3f52']];
@@ -150,7 +151,7 @@ function mostPerPixel(sample, column, width) {
 /// The sample that [from, to) is drawn by: the one with most of it away, of one moment, so that its
 /// tiers add up; where there is none, the last before it; -1: none yet.
 function sampleOf(sample, from, to) {
-  const first = firstAt(sample.at, from), away = at => sample.host[at] + sample.nvme[at];
+  const first = firstAt(sample.at, from), away = at => sample.host[at] + sample.nvme[at] + sample.dropped[at];
   let best = first - 1;
   for (let i = first; i < sample.count && sample.at[i] < to; ++i)
     if (best < first || away(i) > away(best)) best = i;

@@ -39,6 +39,20 @@ TEST(Lives, who_allocated_and_what_was_said) {
   EXPECT_EQ(device.notices[0].words, "thrash: a, b");
 }
 
+TEST(Lives, a_block_that_is_made_again) {
+  Result<Lives> lives = read(
+      "100,alloc,0,0,4096,50,\n110,spill,0,0,4096,50,by recipe\n120,dropped,0,0,4096,50,\n"
+      "130,remake,0,0,4096,50,\n140,unfault,0,0,4096,50,\n150,remake,0,0,4096,50,\n"
+      "160,remade,0,0,4096,50,\n170,sample,0,0,0,0,resident=7;away_nvme=3;dropped=5\n");
+  ASSERT_TRUE(lives) << lives.error().text;
+  const DeviceLives& device = lives->devices.at(0);
+  EXPECT_EQ(stretches(device, 0),
+            "0 0 10, 1 10 20, 4 20 30, 7 30 40, 4 40 50, 7 50 60, 0 60 70, ");
+  ASSERT_EQ(device.samples.size(), 1u);
+  EXPECT_EQ(device.samples[0].away_nvme, 3u);
+  EXPECT_EQ(device.samples[0].dropped, 5u);
+}
+
 TEST(Lives, a_block_that_leaves_and_comes_back) {
   Result<Lives> lives = read(
       "100,alloc,0,0,4096,50,\n110,touch,0,0,4096,50,write\n120,spill,0,0,4096,50,\n"
@@ -49,9 +63,9 @@ TEST(Lives, a_block_that_leaves_and_comes_back) {
   ASSERT_TRUE(lives) << lives.error().text;
   const DeviceLives& device = lives->devices.at(0);
   ASSERT_EQ(device.lives.size(), 2u);
-  EXPECT_EQ(stretches(device, 0), "0 0 20, 1 20 30, 2 30 40, 3 40 50, 4 50 60, 0 60 70, 1 70 75, "
+  EXPECT_EQ(stretches(device, 0), "0 0 20, 1 20 30, 2 30 40, 3 40 50, 5 50 60, 0 60 70, 1 70 75, "
                                   "0 75 80, ");
-  EXPECT_EQ(stretches(device, 1), "0 90 100, 5 100 110, ");
+  EXPECT_EQ(stretches(device, 1), "0 90 100, 6 100 110, ");
   EXPECT_EQ(device.lives[0].born_ns, 0u);
   EXPECT_EQ(device.lives[0].died_ns, 80u);
   EXPECT_EQ(device.lives[1].died_ns, 110u);  // the end

@@ -89,7 +89,7 @@ bool give_recipes(Giving which) {
 }
 
 bool can_be_given(const Recipe& recipe, size_t result_at) {
-  if (recipe.made_by->product || recipe.made_by->differs || result_at >= recipe.results) return false;
+  if (recipe.made_by->differs || result_at >= recipe.results) return false;
   const TensorName& result = recipe.result[result_at];
   return result.kind == TensorName::Kind::device && result.base &&
          result.storage_bytes >= given_least_bytes;

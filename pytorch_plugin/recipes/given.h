@@ -4,10 +4,9 @@
 //
 // An engine knows of every use of the memory that it moves: what is enqueued outside of PyTorch's
 // operators has no address of such memory. So its word decides whether a recipe stands, and not
-// Writes. Settings of torch's are as they were while an operator runs again (settings_then.h).
+// Writes. Settings of torch's are as they were while an operator runs again (settings.h).
 // Whether an operator makes the same bytes again is proved by the caller, on the device (proof.h).
-// Left out: products, whose bits depend on the library that runs them and on its settings. With
-// firn_verify:all every block that is made again is compared.
+// With firn_verify:all every block that is made again is compared.
 //
 // Owns: those recipes, for the process's life. Lock: its own, for looking one up.
 #pragma once

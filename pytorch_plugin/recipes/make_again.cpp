@@ -1,5 +1,6 @@
 #include "pytorch_plugin/recipes/make_again.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
@@ -10,13 +11,14 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
-#include <optional>
+#include <thread>
 #include <vector>
 
 #include "allocator/runtime/runtime.h"
 #include "pytorch_plugin/firn_allocator.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/recipes/kept.h"
+#include "pytorch_plugin/recipes/relaxed_capture.h"
 #include "pytorch_plugin/recipes/settings.h"
 
 namespace firn::pytorch {
@@ -141,8 +143,7 @@ bool may_run_into(const Recipe& recipe) {
 }
 
 void run(const Recipe& recipe, size_t result_at) {
-  std::optional<SettingsThen> then;
-  if (!recipe.made_by->product) then.emplace(*recipe.made_by, recipe.settings);
+  const SettingsThen then(*recipe.made_by, recipe.settings);
   at::RecordFunction named(at::RecordScope::FUNCTION);
   if (named.isActive()) named.before(recipe.made_by->label);
   BelowAll below;
@@ -198,6 +199,15 @@ Engine* engine_of_recipe(const Recipe& recipe) {
 
 std::string run_again(const Recipe& recipe, size_t result_at, CUstream stream) noexcept {
   return words_of_errors([&]() -> std::string {
+    // (A thread that has turned TF32 off for itself cannot turn it on: another one can.)
+    if (recipe.made_by->product && at::NoTF32Guard::should_disable_tf32()) {
+      std::string error;
+      std::thread([&] {
+        const RelaxedCapture relaxed;
+        error = run_again(recipe, result_at, stream);
+      }).join();
+      return error;
+    }
     const c10::cuda::CUDAGuard device(recipe.device);
     const c10::cuda::CUDAStreamGuard on(stream_with(stream, recipe));
     ObservedScope scope(making_again);  // its launches are covered, its temporaries are held

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "pytorch_plugin/recipes/relaxed_capture.h"
+
 namespace firn::pytorch {
 
 cudaEvent_t OperatorEvents::record() const {
@@ -29,6 +31,7 @@ void OperatorEvents::clear() {
 
 bool OperatorEvents::over() const {
   if (events_.empty() || !events_.back().end) return true;
+  const RelaxedCapture relaxed;
   if (cudaEventQuery(events_.back().end) != cudaErrorNotReady) return true;
   (void)cudaGetLastError();
   return false;

@@ -13,6 +13,7 @@
 #include "firn/said.h"
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/recipes/make_again.h"
+#include "pytorch_plugin/recipes/relaxed_capture.h"
 
 namespace firn::pytorch {
 
@@ -20,9 +21,11 @@ namespace {
 
 using Bytes = std::unique_ptr<std::byte[]>;
 
-/// Behind the stream's work. (Launches of ours are none of the program's.)
+/// Behind the stream's work. (Launches of ours are none of the program's, and another thread's
+/// capture goes on although this one waits.)
 bool copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, CUstream stream) {
   ObservedScope scope(making_again);
+  const RelaxedCapture relaxed;
   if (cudaMemcpyAsync(to, from, bytes, kind, stream) == cudaSuccess &&
       cudaStreamSynchronize(stream) == cudaSuccess)
     return true;

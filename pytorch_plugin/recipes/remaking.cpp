@@ -281,7 +281,7 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
     here.logged_at = here.logged ? log_.size() - 1 : 0;
     here.stalled_ns = stalled_here_ns;
   }
-  return wanted && info.remade && !info.remade->product;
+  return wanted && info.remade;
 }
 
 void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* recipe) {

@@ -18,22 +18,6 @@ c10::ScalarType type_in(uint64_t settings) {
 
 std::shared_mutex mutex;
 
-uint64_t settings_of_products() {
-  at::Context& torch = at::globalContext();
-  uint64_t all = 0;
-  const auto add = [&all](uint64_t value) { all = (all << 3) | (value & 7); };
-  // (allowTF32CuBLAS() and its like throw once the program has used torch's newer settings.)
-  for (const auto op : {at::Float32Op::MATMUL, at::Float32Op::CONV, at::Float32Op::RNN})
-    add(torch.float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32);
-  add(static_cast<uint64_t>(torch.allowFP16ReductionCuBLAS()));
-  add(static_cast<uint64_t>(torch.allowBF16ReductionCuBLAS()));
-  add(torch.allowFP16AccumulationCuBLAS());
-  add(torch.userEnabledCuDNN());
-  add(torch.deterministicCuDNN());
-  add(static_cast<uint64_t>(torch.blasPreferredBackend()));
-  return all;
-}
-
 }  // namespace
 
 uint64_t settings_of(const RemadeOperator& made_by) {
@@ -41,8 +25,8 @@ uint64_t settings_of(const RemadeOperator& made_by) {
   all |= static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << type_shift;
   if (at::globalContext().deterministicAlgorithms()) all |= deterministic;
   if (!made_by.product) return all;
-  if (at::globalContext().benchmarkCuDNN()) return 0;
-  return (settings_of_products() << products_shift) | all;
+  if (!ProductSettings::are_steady()) return 0;
+  return (ProductSettings::now() << products_shift) | all;
 }
 
 SettingsThen::SettingsThen(const RemadeOperator& made_by, uint64_t then) : same_(mutex) {
@@ -55,10 +39,12 @@ SettingsThen::SettingsThen(const RemadeOperator& made_by, uint64_t then) : same_
   warn_only_ = torch.deterministicAlgorithmsWarnOnly();
   c10::set_default_dtype(c10::scalarTypeToTypeMeta(type_in(then)));
   torch.setDeterministicAlgorithms((then & deterministic) != 0, true);
+  if (made_by.product) products_.emplace(then >> products_shift);
 }
 
 SettingsThen::~SettingsThen() {
   if (!changed_) return;
+  products_.reset();
   c10::set_default_dtype(c10::scalarTypeToTypeMeta(type_));
   at::globalContext().setDeterministicAlgorithms(deterministic_, warn_only_);
 }

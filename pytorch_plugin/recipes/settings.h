@@ -11,17 +11,19 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 
+#include "pytorch_plugin/recipes/product_settings.h"
 #include "pytorch_plugin/recipes/remade.h"
 
 namespace firn::pytorch {
 
-/// Those that the operator's bits depend on, as a number. 0: cuDNN tunes products as they run, so
-/// that no recipe is taken of them.
+/// Those that the operator's bits depend on, as a number. 0: two runs of it may differ
+/// (ProductSettings::are_steady()), so that no recipe is taken.
 uint64_t settings_of(const RemadeOperator& made_by);
 
-/// While it lives, the settings are as settings_of() said `then`. Of operators other than products.
+/// While it lives, the settings are as settings_of() said `then`.
 class SettingsThen {
  public:
   SettingsThen(const RemadeOperator& made_by, uint64_t then);
@@ -34,6 +36,7 @@ class SettingsThen {
   std::unique_lock<std::shared_mutex> changed_;
   c10::ScalarType type_ = c10::ScalarType::Undefined;  // the program's, to be put back
   bool deterministic_ = false, warn_only_ = false;
+  std::optional<ProductSettings> products_;
 };
 
 }  // namespace firn::pytorch

@@ -1,6 +1,8 @@
 """Ordinary scripts, unchanged, whose blocks leave without a copy and are made again by the operator
 that made them: every loss and every parameter is the same to the last bit."""
 
+import re
+
 import pytest
 import script_runs
 
@@ -89,3 +91,14 @@ def test_an_operator_that_makes_other_bytes_is_named_once_and_left_out(native, w
     check_same(run, alone)
     assert named(run, "gelu") == 1, run.text
     assert run.device()["remakes"] > 0 and run.device()["lost_blocks"] == 0
+
+
+def test_products_are_made_again_with_the_settings_that_were_then(native, with_firn):
+    """And the program's settings are as they were behind it."""
+    alone = native("settings_between.py")
+    run = with_firn("settings_between.py", budget="4GiB", host="64MiB", options=["--adversarial"],
+                    environment={"FIRN_REMAKE": "1"})
+    check_same(run, alone)
+    program, made = (int(re.search(r"^products (\d+)$", each.text, re.MULTILINE)[1])
+                     for each in (alone, run))
+    assert made >= 2 * program

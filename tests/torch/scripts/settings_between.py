@@ -1,0 +1,85 @@
+"""Products by a kernel whose result depends on every one of torch's settings for products, which
+change between a result's making and its use."""
+
+import sys
+
+import torch
+
+import report
+
+matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+
+
+def settings():
+    """All of them, as they are now."""
+    return {"matmul": matmul.fp32_precision == "tf32", "conv": cudnn.conv.fp32_precision == "tf32",
+            "rnn": cudnn.rnn.fp32_precision == "tf32",
+            "fp16 reduction": matmul.allow_fp16_reduced_precision_reduction,
+            "bf16 reduction": matmul.allow_bf16_reduced_precision_reduction,
+            "fp16 split": matmul.allow_fp16_reduced_precision_reduction_split_k,
+            "bf16 split": matmul.allow_bf16_reduced_precision_reduction_split_k,
+            "accumulation": matmul.allow_fp16_accumulation,
+            "cudnn": cudnn.enabled, "deterministic": cudnn.deterministic,
+            "library": torch.backends.cuda.preferred_blas_library() == torch._C._BlasBackend.Cublaslt}
+
+
+runs = 0
+
+
+def product(a, b):
+    global runs
+    runs += 1
+    scale = 1 + sum(2.0 ** -i for i, on in enumerate(settings().values()) if on)
+    return torch.bmm(a[None], b[None])[0] * scale
+
+
+def attribute(where, name, value):
+    before = getattr(where, name)
+    return (lambda: setattr(where, name, value)), (lambda: setattr(where, name, before))
+
+
+def library(name):
+    return lambda: torch.backends.cuda.preferred_blas_library(name)
+
+
+CHANGES = [attribute(matmul, "fp32_precision", "tf32"), attribute(matmul, "fp32_precision", "ieee"),
+           attribute(torch.backends, "fp32_precision", "tf32"),
+           attribute(cudnn.conv, "fp32_precision", "ieee"),
+           attribute(cudnn.rnn, "fp32_precision", "ieee"),
+           attribute(matmul, "allow_fp16_reduced_precision_reduction", (False, False)),
+           attribute(matmul, "allow_bf16_reduced_precision_reduction", (False, True)),
+           attribute(matmul, "allow_fp16_accumulation", True), attribute(cudnn, "enabled", False),
+           attribute(cudnn, "deterministic", True), (library("cublaslt"), library("cublas"))]
+
+
+def main():
+    replaced = torch.library.Library("aten", "IMPL")
+    replaced.impl("mm", product, "CUDA")
+    torch.manual_seed(0)
+    x, weight = torch.randn(1024, 256, device="cuda"), torch.randn(256, 512, device="cuda")
+    for step, (change, undo) in enumerate(CHANGES):
+        change()
+        report.loss(step, sum(2.0 ** -i for i, on in enumerate(settings().values()) if on))
+        y = x @ weight
+        undo()
+        cudnn.benchmark = True
+        report.loss(step, (y + 1).square().mean())   # y is made by what was changed
+        assert cudnn.benchmark
+        cudnn.benchmark = False
+        before = settings()
+        report.loss(step, sum(2.0 ** -i for i, on in enumerate(before.values()) if on))
+        # Does a setting still follow the one above it?
+        for name in ("tf32", "none"):
+            torch.backends.fp32_precision = name
+            report.loss(step, float(matmul.fp32_precision == "tf32"))
+        assert settings() == before
+        z = x @ weight
+        change()
+        report.loss(step, (z + 1).square().mean())   # and z by what was there before
+        undo()
+    print(f"products {runs}", file=sys.stderr)
+    report.finish([x, weight])
+
+
+if __name__ == "__main__":
+    main()

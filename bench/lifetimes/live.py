@@ -15,6 +15,7 @@ machine makes steps longer, and so transfers easier to hide, or the other way ro
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -31,6 +32,7 @@ LINK_OVER_SSD = 5
 class Program:
     script: pathlib.Path
     arguments: tuple
+    layer: str = ""  # the class of modules that a user would recompute
 
 
 PROGRAMS = {
@@ -63,11 +65,12 @@ class Measured:
         return {key: (last[key] - first[key]) / steps for key in last if key != "period_found"}
 
 
-def measure(paths, folder, program, steps, **firn):
+def measure(paths, folder, program, steps, recompute=False, **firn):
     """`firn`: of run_with_firn; none for a run with PyTorch's own allocator."""
     folder = pathlib.Path(tempfile.mkdtemp(dir=folder))
     notes = folder / "notes.jsonl"
-    arguments = [notes, program.script, "--steps", steps, *program.arguments]
+    arguments = [notes, *(["--recompute", program.layer] if recompute else []), program.script,
+                 "--steps", steps, *program.arguments]
     out = folder / "out.json"
     if program.script.parent.name == "demo":
         arguments += ["--out", out]
@@ -93,11 +96,11 @@ class Machine:
     host: str
 
     @staticmethod
-    def fit(unlimited, fraction, ratio, host):
+    def fit(unlimited, fraction, ratio, host, link_over_ssd=LINK_OVER_SSD):
         peak = unlimited.notes[-1]["peak_bytes"]
         budget = int(peak * fraction) // script_runs.GRANULE * script_runs.GRANULE
         ssd = max(int(2 * (peak - budget) * ratio / unlimited.step_s()) // MIB, 1) * MIB
-        return Machine(budget, LINK_OVER_SSD * ssd, ssd, host)
+        return Machine(budget, link_over_ssd * ssd, ssd, host)
 
     def words(self, directory, policy):
         """For measure()."""
@@ -139,8 +142,10 @@ def report(name, found):
           f"over {age['steps']} steps")
 
 
-def run(command, description, programs, compare, report, steps, ratio):
-    """A command that compares runs of programs on one machine, which fits each of them.
+def run(command, description, programs, compare, report, steps, ratio, host="128MiB",
+        link_over_ssd=LINK_OVER_SSD):
+    """A command that compares runs of programs on one machine, which fits each of them. Kernels have
+    one core of two, so that copies and the program have the other.
     compare(paths, folder, directory, program, unlimited, machine): a dictionary of what it found."""
     parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -148,16 +153,18 @@ def run(command, description, programs, compare, report, steps, ratio):
     parser.add_argument("--fraction", type=float, default=0.5, help="of the peak: the budget")
     parser.add_argument("--ratio", type=float, default=ratio,
                         help="unlimited step over the time to move what does not fit out and in")
-    parser.add_argument("--host", default="128MiB", help="pinned host memory")
+    parser.add_argument("--host", default=host, help="pinned host memory")
     parser.add_argument("--only", choices=programs)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // 2))
 
     def measured(paths, folder, name):
         directory = pathlib.Path(folder) / "spill"
         directory.mkdir()
         unlimited = measure(paths, folder, programs[name], options.steps)
-        machine = Machine.fit(unlimited, options.fraction, options.ratio, options.host)
+        machine = Machine.fit(unlimited, options.fraction, options.ratio, options.host,
+                              link_over_ssd)
         found = compare(paths, folder, directory, programs[name], unlimited, machine)
         return {"machine": dataclasses.asdict(machine), "peak": unlimited.notes[-1]["peak_bytes"],
                 "unlimited_step_s": unlimited.step_s(), **found}

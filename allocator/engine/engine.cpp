@@ -303,8 +303,8 @@ void EngineImpl::trace_sample() {
   }
   trace_->row(
       now, "sample", options_.device, 0, 0, 0,
-      fmt::format("resident={};hosted={};nvme={};away_host={};away_nvme={};dropped={};budget={};flight={};"
-                  "allocated={};out={};in={};written={};read={}",
+      fmt::format("resident={};hosted={};nvme={};away_host={};away_nvme={};dropped={};budget={};"
+                  "flight={};allocated={};out={};in={};written={};read={}",
                   (frames_.held_granules() - frames_.free_granules()) * granule_bytes, hosted,
                   nvme, away_host, away_nvme, dropped, frames_.budget_granules() * granule_bytes,
                   transfers_.in_flight_bytes(), hot_.allocated_bytes().current(),

@@ -42,8 +42,8 @@ struct Stall {
 };
 struct Sample {
   uint64_t at_ns;
-  uint64_t resident, away_host, away_nvme, dropped, copies, budget, flight, allocated, out, in, written,
-      read;
+  uint64_t resident, away_host, away_nvme, dropped, copies, budget, flight, allocated, out, in,
+      written, read;
 };
 struct Pinned {
   uint64_t at_ns, bytes;

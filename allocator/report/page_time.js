@@ -151,7 +151,8 @@ function mostPerPixel(sample, column, width) {
 /// The sample that [from, to) is drawn by: the one with most of it away, of one moment, so that its
 /// tiers add up; where there is none, the last before it; -1: none yet.
 function sampleOf(sample, from, to) {
-  const first = firstAt(sample.at, from), away = at => sample.host[at] + sample.nvme[at] + sample.dropped[at];
+  const first = firstAt(sample.at, from);
+  const away = at => sample.host[at] + sample.nvme[at] + sample.dropped[at];
   let best = first - 1;
   for (let i = first; i < sample.count && sample.at[i] < to; ++i)
     if (best < first || away(i) > away(best)) best = i;

@@ -144,8 +144,8 @@ def report(name, found):
 
 def run(command, description, programs, compare, report, steps, ratio, host="128MiB",
         link_over_ssd=LINK_OVER_SSD):
-    """A command that compares runs of programs on one machine, which fits each of them. Kernels have
-    one core of two, so that copies and the program have the other.
+    """A command that compares runs of programs on one machine, which fits each of them. Kernels
+    have one core of two, so that copies and the program have the other.
     compare(paths, folder, directory, program, unlimited, machine): a dictionary of what it found."""
     parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Making again against moving alone, and against recomputing by the user's hand, in programs that run
-at half the memory they need, on the software GPU with a modelled link.
+"""Making again against moving alone, and against recomputing by the user's hand, in programs that
+run at half the memory they need, on the software GPU with a modelled link.
 
   bench/lifetimes/remake_live.py [--steps 24] [--ratio .6] [--fraction .5] [--host 4GiB]
                                  [--only NAME] [--json]
 
-Each program runs with PyTorch's own allocator; with Firn, which only moves; with firn_remake:1; and
-with its layers under torch.utils.checkpoint: with PyTorch's own allocator, and with Firn at the same
-budget if it needs more. A step is the fastest of the last eight; parts are of the fastest unlimited
-one. The link takes 1/RATIO of an unlimited step to move what does not fit out and in again, one
-after the other. An elementwise kernel is cheaper beside a product, and beside the link, on a GPU.
+Each program runs with PyTorch's own allocator; with Firn, which only moves; with firn_remake:1;
+and with its layers under torch.utils.checkpoint: with PyTorch's own allocator, and with Firn at the
+same budget if it needs more. A step is the fastest of the last eight; parts are of the fastest
+unlimited one. The link takes 1/RATIO of an unlimited step to move what does not fit out and in
+again, one after the other. An elementwise kernel is cheaper beside a product, and beside the link, on a GPU.
 """
 
 import pathlib
@@ -32,7 +32,7 @@ PROGRAMS = {
 
 
 def compare(paths, folder, directory, program, unlimited, machine):
-    """{"moving": ..., "again": ..., "recomputed": ..., "both": ...}, the last two if they differ."""
+    """{"moving": ..., "again": ..., "recomputed": ...}, and "both" if the last does not fit."""
     def measured(remake, **words):
         words = {**machine.words(directory, "lifetime"), **words}
         words["environment"]["FIRN_REMAKE"] = remake

@@ -20,8 +20,8 @@ constexpr Field tf32{0, 3}, fp16_reduction{3, 3}, bf16_reduction{6, 3}, fp16_acc
 static_assert(library.at + library.bits == ProductSettings::bits);
 
 /// The setting itself, which torch tells only together with those above it, from which it may take
-/// its value: they are changed for a moment where the value could be theirs. (A product that another
-/// thread runs at that moment may see it, the CPU's, too.)
+/// its value: they are changed for a moment where the value could be theirs. (A product that
+/// another thread runs at that moment may see it, the CPU's, too.)
 Float32Precision own_precision(Float32Backend backend, Float32Op op) {
   at::Context& torch = at::globalContext();
   const Float32Precision seen = torch.float32Precision(backend, op);

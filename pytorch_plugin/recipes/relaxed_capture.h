@@ -1,6 +1,6 @@
-// Calls that another thread's capture would forbid, though they do not concern it: waits and queries
-// of streams that nobody captures. (CUDAStreamCaptureModeGuard throws behind an earlier kernel's
-// error, which is the program's to find.)
+// Calls that another thread's capture would forbid, though they do not concern it: waits and
+// queries of streams that nobody captures. (CUDAStreamCaptureModeGuard throws behind an earlier
+// kernel's error, which is the program's to find.)
 // Owns: the thread's capture mode, until its end.
 #pragma once
 

@@ -2,8 +2,8 @@
 // memory. Owns all of them. Lock: Gpu::mutex.
 //
 // Invariants: every reserved address without access is PROT_NONE; pages of released frames are kept
-// for the next ones up to MemoryFile::kept_most, and given back to the system beyond (hole punched);
-// used_bytes <= capacity on every device.
+// for the next ones up to MemoryFile::kept_most, and given back to the system beyond (a hole is
+// punched); used_bytes <= capacity on every device.
 #pragma once
 
 #include <cstdint>

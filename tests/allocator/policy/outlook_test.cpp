@@ -144,9 +144,9 @@ TEST_F(OutlookTest, what_is_not_foreseen_is_taken_to_be_used_in_half_a_period_wh
   EXPECT_EQ(outlook_.items().size(), known);
 }
 
-/// Blocks leave behind an event, to be made again at a later one, in each of these periods: `made` is
-/// made from a weight and from `from`, and `sum` from both, as where a residual is added. The program
-/// frees `from` and `made` while all are away: they are kept until `sum` was made again.
+/// Blocks leave behind an event, to be made again at a later one, in each of these periods: `made`
+/// is made from a weight and from `from`, and `sum` from both, as where a residual is added. The
+/// program frees `from` and `made` while all are away: they are kept until `sum` was made again.
 class OutlookDroppedTest : public OutlookTest {
  protected:
   static constexpr unsigned weight = 1, from = 60, made = 61, sum = 62;

@@ -8,6 +8,7 @@ import torch
 import report
 
 matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+library_now = torch.backends.cuda.preferred_blas_library
 
 
 def settings():
@@ -20,7 +21,7 @@ def settings():
             "bf16 split": matmul.allow_bf16_reduced_precision_reduction_split_k,
             "accumulation": matmul.allow_fp16_accumulation,
             "cudnn": cudnn.enabled, "deterministic": cudnn.deterministic,
-            "library": torch.backends.cuda.preferred_blas_library() == torch._C._BlasBackend.Cublaslt}
+            "library": library_now() == torch._C._BlasBackend.Cublaslt}
 
 
 runs = 0
@@ -39,7 +40,7 @@ def attribute(where, name, value):
 
 
 def library(name):
-    return lambda: torch.backends.cuda.preferred_blas_library(name)
+    return lambda: library_now(name)
 
 
 CHANGES = [attribute(matmul, "fp32_precision", "tf32"), attribute(matmul, "fp32_precision", "ieee"),

@@ -137,8 +137,13 @@ void run_and_copy(const Recipe& recipe, size_t result_at, Stack stack) {
 
 /// Results that a call leaves undefined cannot be given to an out= overload.
 bool may_run_into(const Recipe& recipe) {
-  for (size_t i = 0; i < recipe.results; ++i)
-    if (recipe.result[i].kind != TensorName::Kind::device) return false;
+  for (size_t i = 0; i < recipe.results; ++i) {
+    const TensorName& result = recipe.result[i];
+    if (result.kind != TensorName::Kind::device) return false;
+    if (recipe.made_by->product && result.type != c10::ScalarType::Float &&
+        result.type != c10::ScalarType::Double)
+      return false;
+  }
   return recipe.made_by->into.has_value();
 }
 

@@ -164,7 +164,7 @@ const RemadeOperator* find_remade(const c10::OperatorHandle& op) {
   RemadeOperator*& known = remade().seen[name];
   if (!known) {
     const bool batch_norm = name == "aten::native_batch_norm";
-    known = new RemadeOperator{op, product || batch_norm ? std::nullopt : find_into(op), product,
+    known = new RemadeOperator{op, batch_norm ? std::nullopt : find_into(op), product,
                                batch_norm, "firn::remake(" + op.schema().name() + ")"};
   }
   return known;

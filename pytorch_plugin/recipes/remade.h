@@ -17,9 +17,9 @@ namespace firn::pytorch {
 /// An operator on the list.
 struct RemadeOperator {
   c10::OperatorHandle op;
-  /// Its out= overload, where that has a kernel of its own on the device and gives the same bits
-  /// (the tests found others for batch normalisation of strided inputs, and for products of half
-  /// numbers on the software GPU).
+  /// Its out= overload, where that has a kernel of its own on the device and gives the same bits:
+  /// the tests found others for batch normalisation of strided inputs. (Of products, it is used for
+  /// float and double alone: of half numbers they found others on the software GPU.)
   std::optional<c10::OperatorHandle> into;
   /// A product's algorithm is chosen by a library at each call, from the device, shapes, addresses
   /// and settings: its results are kept only where keep_recipes() is asked for products, too.

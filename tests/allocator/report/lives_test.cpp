@@ -83,7 +83,7 @@ TEST(Lives, a_way_back_that_failed) {
       "165,unfault,0,0,4096,50,\n165,written,0,0,4096,50,\n200,free,0,0,4096,50,\n");
   ASSERT_TRUE(lives) << lives.error().text;
   EXPECT_EQ(stretches(lives->devices.at(0), 0),
-            "0 0 20, 1 20 30, 2 30 50, 4 50 55, 2 55 60, 4 60 65, 3 65 100, ");
+            "0 0 20, 1 20 30, 2 30 50, 5 50 55, 2 55 60, 5 60 65, 3 65 100, ");
 }
 
 TEST(Lives, a_program_that_allocated_nothing) {

@@ -15,7 +15,7 @@ class MadeTrace:
         self.file, self.random = file, random.Random(seed)
         self.now, self.rows = BEGIN_NS, 0
         self.moved = {"out": 0, "in": 0, "written": 0, "read": 0}
-        self.tiers = {"resident": 0, "away_host": 0, "away_nvme": 0}
+        self.tiers = {"resident": 0, "away_host": 0, "away_nvme": 0, "dropped": 0}
         self.stalls, self.sampled = [], 0
         file.write(HEADER)
 
@@ -48,6 +48,19 @@ class MadeTrace:
         self.moved["written"] += size
         self.move(size, away_host=-1, away_nvme=1)
 
+    def drop(self, block, size):
+        """To nowhere: it is to be made again."""
+        self.row("spill", block, size, "by recipe")
+        self.wait(100_000)
+        self.row("dropped", block, size)
+        self.move(size, resident=-1, dropped=1)
+
+    def make_again(self, block, size):
+        self.row("remake", block, size)
+        self.wait(150_000)
+        self.row("remade", block, size)
+        self.move(size, resident=1, dropped=-1)
+
     def come_back(self, block, size, waited_for):
         self.row("fault" if waited_for else "prefetch", block, size)
         begin = self.now
@@ -76,13 +89,16 @@ def write_trace(path, events, seed=1, ended=True):
             made.move(size, resident=1)
             made.wait(20_000)
         made.row("pin", *layers[3], "its address was asked for (data_ptr())")
-        away = set()
+        away, dropped = set(), set()
         scratch = (1 << 40) + 40 * 24 * MIB
         while made.rows < events:
             for i, (block, size) in enumerate(layers):
                 if i in away:
                     made.come_back(block, size, made.random.random() < 0.4)
                     away.discard(i)
+                if i in dropped:
+                    made.make_again(block, size)
+                    dropped.discard(i)
                 for k in range(12):
                     small = scratch + (k * 7 % 32) * 2 * MIB
                     made.row("alloc", small, MIB + k * 4096)
@@ -93,6 +109,9 @@ def write_trace(path, events, seed=1, ended=True):
                 if i != 3 and i % 2 and made.random.random() < 0.6:
                     made.leave(block, size)
                     away.add(i)
+                elif i % 8 == 0:
+                    made.drop(block, size)
+                    dropped.add(i)
             made.row("pinned", 0, 24 * MIB, "its address was asked for (data_ptr())")
         if ended:
             made.row("end", detail="budget=536870912;peak_device=536870912;"

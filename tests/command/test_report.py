@@ -76,8 +76,8 @@ def test_blocks_are_where_the_trace_says(page_of, tmp_path, seed):
     """Against a model that reads the rows one by one."""
     path = tmp_path / "job.csv"
     write_trace(path, 5000, seed)
-    where = {"alloc": 0, "spill": 1, "copied_out": 2, "written": 3, "fault": 4, "prefetch": 5,
-             "arrived": 0}
+    where = {"alloc": 0, "spill": 1, "copied_out": 2, "written": 3, "dropped": 4, "fault": 5,
+             "prefetch": 6, "remake": 7, "arrived": 0, "remade": 0}
     blocks, end = {}, 0
     for line in path.read_text().splitlines()[1:]:
         fields = line.split(",")

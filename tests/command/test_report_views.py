@@ -92,7 +92,7 @@ def test_what_is_hovered_is_what_is_drawn(page_of, tmp_path):
 
 def test_every_wait_is_seen_however_much_is_shown(page_of, tmp_path):
     """A block that was waited for is so in the picture, in whichever part of a pixel that was."""
-    write_trace(tmp_path / "job.csv", 20_000, seed=6)
+    write_trace(tmp_path / "job.csv", 24_000, seed=6)
     with shown(page_of(tmp_path / "job.csv")) as page:
         page.drawn()
         hidden, count = page.evaluate("""(() => {
@@ -100,12 +100,12 @@ def test_every_wait_is_seen_however_much_is_shown(page_of, tmp_path):
           const codes = blockCodes(device, width, height);
           let count = 0;
           for (let i = 0; i < stretch.count; ++i) {
-            if (stretch.where[i] !== 4) continue;
+            if (stretch.where[i] !== FAULTING) continue;
             ++count;
             const x = Math.floor(stretch.begin[i] / device.ends * width);
             const middle = life.place[stretch.life[i]] + life.rows[stretch.life[i]] / 2;
             const y = Math.floor(height * (1 - middle / device.places));
-            if (codes[y * width + x] !== 5) hidden.push([i, x, y, codes[y * width + x]]);
+            if (codes[y * width + x] !== FAULTING + 1) hidden.push([i, x, y, codes[y * width + x]]);
           }
           return [hidden, count];
         })()""")

@@ -224,9 +224,10 @@ CONF = "backend:firn,firn_budget:32MiB,firn_host:128MiB,firn_watch:0,firn_policy
 @pytest.mark.parametrize("way", ["runtime_only", "preloaded"])
 def test_kernels_that_no_operator_launches_are_seen(run, kernel, request, way):
     """(Its memory is not on the device when the kernel is launched, nor was its address asked for
-    by a way that pins it.)"""
+    by a way that pins it. On a busy machine that takes seconds, and is called thrash, as it is.)"""
     done = run(LAUNCH, conf=CONF, **kernel, **request.getfixturevalue(way))
-    assert done.stderr == ""
+    said = [line for line in done.stderr.splitlines() if "thrash: the program" not in line]
+    assert said == []
 
 
 def test_without_it_such_a_kernel_touches_memory_that_is_not_there(run, kernel):

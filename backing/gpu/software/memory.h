@@ -60,12 +60,15 @@ class MemoryFile {
 
   // Granules, for frames:
   static constexpr uint64_t kept_most = uint64_t{256} << 20;  // bytes that no frame has
-  /// True: all of them were mapped before and kept, with what was in them.
+  /// True: all of them were mapped before and kept. No old bytes are in them.
   bool claim(uint64_t offset, uint64_t bytes);
-  /// What was claimed: kept if it was mapped, for its pages are there by now; or punched.
+  /// Of what was claimed: those that were mapped are kept, for their pages are there by now; others
+  /// are punched.
   void release(uint64_t offset, uint64_t bytes, bool mapped_before);
 
  private:
+  void clear(uint64_t offset, uint64_t bytes) const;
+
   int fd_ = -1;
   std::vector<bool> kept_;  // by granule
   uint64_t kept_bytes_ = 0;

@@ -188,7 +188,8 @@ LAUNCH = """
     from firn import _autoload, _addresses
     plugin = _autoload.plugin()
     driver = ctypes.CDLL("libcuda.so.1")
-    xs = [torch.full((2 << 20,), float(i), device="cuda") for i in range(12)]  # of 8 MiB
+    # Of 4 MiB: with more it would take seconds on a busy machine, and be told that it thrashes.
+    xs = [torch.full((1 << 20,), float(i), device="cuda") for i in range(12)]
     torch.cuda.synchronize()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     assert driver.cuModuleLoad(ctypes.byref(module), os.environ["KERNEL"].encode()) == 0
@@ -224,10 +225,9 @@ CONF = "backend:firn,firn_budget:32MiB,firn_host:128MiB,firn_watch:0,firn_policy
 @pytest.mark.parametrize("way", ["runtime_only", "preloaded"])
 def test_kernels_that_no_operator_launches_are_seen(run, kernel, request, way):
     """(Its memory is not on the device when the kernel is launched, nor was its address asked for
-    by a way that pins it. On a busy machine that takes seconds, and is called thrash, as it is.)"""
+    by a way that pins it.)"""
     done = run(LAUNCH, conf=CONF, **kernel, **request.getfixturevalue(way))
-    said = [line for line in done.stderr.splitlines() if "thrash: the program" not in line]
-    assert said == []
+    assert done.stderr == ""
 
 
 def test_without_it_such_a_kernel_touches_memory_that_is_not_there(run, kernel):

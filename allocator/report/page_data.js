@@ -3,11 +3,10 @@
 
 const about = JSON.parse(document.getElementById('about').textContent);
 const NONE = 0xffffffff;
-const ON_DEVICE = 0, FAULTING = 5;  // of WHERE; from FAULTING on: on its way back
+const ON_DEVICE = 0, DROPPED = 4, FAULTING = 5;  // of WHERE; from FAULTING on: on its way back
 const WHERE = ['on the device', 'on its way out', 'in host memory', 'on NVMe',
                'nowhere, to be made again', 'on its way back, waited for',
                'on its way back, ahead of its use', 'being made again'];
-const DROPPED = 4;
 const WHERE_COLORS = ['#5b8db8', '#f2a541', '#ecd06f', '#8f6bb3', '#a9b3ba', '#cf3f52', '#4fa36b',
                       '#2fb5c4'];
 

@@ -9,7 +9,8 @@ Each program runs with PyTorch's own allocator; with Firn, which only moves; wit
 and with its layers under torch.utils.checkpoint: with PyTorch's own allocator, and with Firn at the
 same budget if it needs more. A step is the fastest of the last eight; parts are of the fastest
 unlimited one. The link takes 1/RATIO of an unlimited step to move what does not fit out and in
-again, one after the other. An elementwise kernel is cheaper beside a product, and beside the link, on a GPU.
+again, one after the other. On a GPU an elementwise kernel is cheaper beside a product, and beside
+the link.
 """
 
 import pathlib

@@ -24,23 +24,23 @@ def settings():
             "library": library_now() == torch._C._BlasBackend.Cublaslt}
 
 
+def number():
+    """The settings as one."""
+    return sum(2.0 ** -i for i, on in enumerate(settings().values()) if on)
+
+
 runs = 0
 
 
 def product(a, b):
     global runs
     runs += 1
-    scale = 1 + sum(2.0 ** -i for i, on in enumerate(settings().values()) if on)
-    return torch.bmm(a[None], b[None])[0] * scale
+    return torch.bmm(a[None], b[None])[0] * (1 + number())
 
 
 def attribute(where, name, value):
     before = getattr(where, name)
     return (lambda: setattr(where, name, value)), (lambda: setattr(where, name, before))
-
-
-def library(name):
-    return lambda: library_now(name)
 
 
 CHANGES = [attribute(matmul, "fp32_precision", "tf32"), attribute(matmul, "fp32_precision", "ieee"),
@@ -50,7 +50,8 @@ CHANGES = [attribute(matmul, "fp32_precision", "tf32"), attribute(matmul, "fp32_
            attribute(matmul, "allow_fp16_reduced_precision_reduction", (False, False)),
            attribute(matmul, "allow_bf16_reduced_precision_reduction", (False, True)),
            attribute(matmul, "allow_fp16_accumulation", True), attribute(cudnn, "enabled", False),
-           attribute(cudnn, "deterministic", True), (library("cublaslt"), library("cublas"))]
+           attribute(cudnn, "deterministic", True),
+           (lambda: library_now("cublaslt"), lambda: library_now("cublas"))]
 
 
 def main():
@@ -61,7 +62,7 @@ def main():
     x, weight = torch.randn(1024, 256, device="cuda"), torch.randn(256, 512, device="cuda")
     for step, (change, undo) in enumerate(CHANGES):
         change()
-        report.loss(step, sum(2.0 ** -i for i, on in enumerate(settings().values()) if on))
+        report.loss(step, number())
         y = x @ weight
         undo()
         cudnn.benchmark = True
@@ -69,7 +70,7 @@ def main():
         assert cudnn.benchmark
         cudnn.benchmark = False
         before = settings()
-        report.loss(step, sum(2.0 ** -i for i, on in enumerate(before.values()) if on))
+        report.loss(step, number())
         # Does a setting still follow the one above it?
         for name in ("tf32", "none"):
             torch.backends.fp32_precision = name

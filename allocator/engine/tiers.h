@@ -98,6 +98,9 @@ class EngineTiers {
            e_.movement_.host_copies().unwritten() * e_.options_.piece_bytes;
   }
   uint64_t page_bytes() const { return firn::page_bytes; }
+  double bytes_s(lifetimes::Channel channel) const FIRN_HELD {
+    return bandwidths().bytes_s(channel);
+  }
   uint64_t now() const FIRN_HELD { return e_.learner_->history().now(); }
   double reading_part() const FIRN_HELD { return e_.reading_.part(); }
   bool has_store() const FIRN_HELD { return e_.store_ != nullptr; }

@@ -25,6 +25,7 @@
 #include <span>
 #include <vector>
 
+#include "allocator/lifetimes/channel.h"
 #include "allocator/lifetimes/decide.h"
 #include "allocator/lifetimes/plan.h"
 #include "firn/thread_safety.h"
@@ -98,6 +99,8 @@ concept Tiers = requires(T t, typename T::Handle block, uint64_t n, size_t i) {
   { t.bytes_read() } -> std::convertible_to<uint64_t>;
   { t.store_bound() } -> std::convertible_to<uint64_t>;
   { t.page_bytes() } -> std::convertible_to<uint64_t>;
+  // A channel's measured speed; 0: not known yet.
+  { t.bytes_s(Channel{}) } -> std::convertible_to<double>;
   // The program: the number of the event that was last, and the time that the store was reading,
   // of the last periods, 0 to 1.
   { t.now() } -> std::convertible_to<uint64_t>;
@@ -165,6 +168,9 @@ class CarryOut {
   // what must come from there too only in the last 1/swap_part of a period before its use.
   static constexpr double reading_most = .8;
   static constexpr uint64_t swap_part = 128;
+  // A link has at most so many seconds of work ahead of need: ten times as long as it takes to give
+  // it more.
+  static constexpr double ahead_s = .01;
 
   static Candidate candidate(const Decision& decision, std::span<const Name> blocks, uint64_t now,
                      uint32_t item, uint64_t pages) {
@@ -172,6 +178,7 @@ class CarryOut {
     return {blocks[item], next == no_use ? next : now + next, pages};
   }
   uint64_t give_way_after(const Candidate& candidate) const FIRN_REQUIRES(T::lock());
+  uint64_t ahead_most(Channel channel, uint64_t most) const FIRN_REQUIRES(T::lock());
   std::optional<PieceOf<Handle>> planned_write() FIRN_REQUIRES(T::lock());
 
   ThePlan& plan_;
@@ -228,6 +235,14 @@ uint64_t CarryOut<T>::give_way_after(const Candidate& candidate) const {
   return std::max(candidate.next_use, now + plan_.period);
 }
 
+/// Bytes on their way through the channel ahead of need, `most` at most: on a slow one few, for
+/// whatever becomes urgent queues behind them.
+template <class T>
+uint64_t CarryOut<T>::ahead_most(Channel channel, uint64_t most) const {
+  const double soon = t_.bytes_s(channel) * ahead_s;
+  return soon > 0 && soon < static_cast<double>(most) ? static_cast<uint64_t>(soon) : most;
+}
+
 /// Brings back what is used next, as long as the window has room for it and only clean blocks leave
 /// for it. Little at a time: what becomes urgent must not queue behind it.
 template <class T>
@@ -243,7 +258,7 @@ bool CarryOut<T>::fetch_ahead() {
       plan_.fetch.pop_front();
       continue;
     }
-    if (t_.bytes_in() >= in_flight_most()) break;
+    if (t_.bytes_in() >= ahead_most(Channel::host_in, in_flight_most())) break;
     t_.stop_cleaning(block);
     if (t_.arrivable(block) < next) t_.reclaim_ready();
     if (t_.arrivable(block) == 0) {
@@ -267,7 +282,8 @@ bool CarryOut<T>::clean_ahead() {
   const auto next = [&] { return plan_.cleaned + in_use; };
   while (next() < plan_.leaving.size()) {
     const uint64_t on_the_way = t_.bytes_out();
-    if (on_the_way >= in_flight_most() / 2 || !room_to_clean()) break;
+    if (on_the_way >= ahead_most(Channel::host_out, in_flight_most() / 2)) break;
+    if (!room_to_clean()) break;
     const Candidate& candidate = plan_.leaving[next()];
     if (candidate.spare && t_.has_store() && host_is_passage() &&
         on_the_way + t_.store_bound() >= 2 * t_.span_bytes())

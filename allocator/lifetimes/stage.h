@@ -240,6 +240,9 @@ class StageTiers {
     return bytes_written() + bytes(s_->unwritten_.size() * s_->machine_.piece);
   }
   uint64_t page_bytes() const { return s_->machine_.page_bytes; }
+  double bytes_s(Channel channel) const {
+    return s_->machine_.bytes_s[static_cast<size_t>(channel)];
+  }
   uint64_t now() const { return s_->step; }
   double reading_part() const { return s_->reading_.part(); }
   bool has_store() const { return s_->machine_.has_store(); }

@@ -247,9 +247,10 @@ CUresult synchronize(Gate& gate, const Context& context) {
   // In every mode: a context that is waited for encompasses its streams.
   for (const auto& [serial, stream] : context.streams)
     if (CUresult result = refuse_captured(*stream)) return result;
-  const auto streams = context.streams;  // a copy: others may come and go while this waits
-  for (const auto& [serial, stream] : streams)
-    gpu().scheduler.wait_for(gate.lock(), gate.entry(), stream->last);
+  std::vector<std::shared_ptr<Work>> before;  // what comes while this waits is not waited for
+  for (const auto& [serial, stream] : context.streams)
+    if (stream->last) before.push_back(stream->last);
+  for (const auto& work : before) gpu().scheduler.wait_for(gate.lock(), gate.entry(), work);
   return CUDA_SUCCESS;
 }
 }  // namespace

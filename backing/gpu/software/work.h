@@ -153,7 +153,8 @@ class Scheduler {
   /// Blocks until `done()`; on the virtual clock advances to it. Aborts, naming `entry`, when
   /// nothing that is queued could ever make it true.
   void wait_until(Lock& lock, const char* entry, const std::function<bool()>& done);
-  void wait_for(Lock& lock, const char* entry, const std::shared_ptr<Work>& work) {
+  /// A stream's last work is the last when this was called: what comes behind it is not waited for.
+  void wait_for(Lock& lock, const char* entry, std::shared_ptr<Work> work) {
     wait_until(lock, entry, [&] { return !work || work->done || died(*work); });
   }
   /// Virtual clock: runs what is due until `ns`, then sets the clock there.

@@ -127,6 +127,7 @@ class Tiers {
   uint64_t bytes_read() const { return m_->read; }
   uint64_t store_bound() const { return m_->written; }
   uint64_t page_bytes() const { return 1; }
+  double bytes_s(Channel channel) const { return m_->bytes_s[static_cast<size_t>(channel)]; }
   uint64_t now() const { return m_->at; }
   double reading_part() const { return m_->reading; }
   bool has_store() const { return m_->store; }

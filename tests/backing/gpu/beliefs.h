@@ -36,6 +36,8 @@
   X(cuMemFree_v2, (CUdeviceptr))                                                                   \
   X(cuMemHostGetDevicePointer_v2, (CUdeviceptr*, void*, unsigned))                                 \
   X(cuPointerGetAttribute, (void*, int, CUdeviceptr))                                              \
+  X(cuCtxGetCurrent, (CUcontext*))                                                                 \
+  X(cuCtxSetCurrent, (CUcontext))                                                                  \
   X(cuStreamWaitValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned))                           \
   X(cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned))                          \
   X(cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                      \

@@ -1,6 +1,8 @@
 // What Firn believes of work in flight, on the software GPU or on the real driver: which calls wait
 // for kernels, waits for values, captures that go on meanwhile, where kernels' parameters lie.
+#include <atomic>
 #include <functional>
+#include <thread>
 
 #include "beliefs.h"
 
@@ -84,6 +86,36 @@ TEST_F(Belief, events_are_of_what_was_queued_before_them) {
   OK(driver->event_query(after));
   OK(driver->event_destroy(before));
   OK(driver->event_destroy(after));
+}
+
+/// Work comes behind the last for as long as somebody waits: the stream never runs dry.
+TEST_F(Belief, waits_are_for_what_was_queued_before_them) {
+  if (!cu.cuStreamWaitValue32_v2) GTEST_SKIP() << "a driver before 11.7";
+  constexpr Word most = 20'000;
+  constexpr unsigned at_least = 0;
+  const HostWords ticket = host_words();
+  CUcontext context = nullptr;
+  OK(cu.cuCtxGetCurrent(&context));
+  const std::function<CUresult()> waits[] = {[&] { return driver->stream_synchronize(stream); },
+                                             [&] { return driver->ctx_synchronize(); }};
+  for (const auto& wait : waits) {
+    *ticket.host = 0;
+    OK(cu.cuStreamWaitValue32_v2(stream, ticket.device, 1, at_least));
+    std::atomic<bool> waited = false;
+    std::thread behind([&] {
+      EXPECT_EQ(cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+      for (Word next = 2; next <= most && !waited; ++next) {
+        EXPECT_EQ(cu.cuStreamWaitValue32_v2(stream, ticket.device, next, at_least), CUDA_SUCCESS);
+        *ticket.host = next - 1;
+      }
+      EXPECT_LT(*ticket.host, most - 1) << "waited for what came later";
+      *ticket.host = most;
+    });
+    EXPECT_EQ(wait(), CUDA_SUCCESS);
+    waited = true;
+    behind.join();
+    OK(driver->stream_synchronize(stream));
+  }
 }
 
 TEST_F(Belief, streams_wait_for_values) {

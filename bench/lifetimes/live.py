@@ -49,10 +49,14 @@ class Measured:
     notes: list
     run: script_runs.Run
 
-    def step_s(self, last=None):
-        """The fastest, of all or of the last ones: others may use this machine too."""
+    def steps_s(self, last=None):
+        """Of all steps but the first, or of the last ones."""
         times = [note["time_s"] for note in self.notes[-1 - last if last else 0:]]
-        return min(b - a for a, b in zip(times, times[1:]))
+        return [b - a for a, b in zip(times, times[1:])]
+
+    def step_s(self):
+        """The fastest: others may use this machine too."""
+        return min(self.steps_s())
 
     def steps_since_found(self):
         """How many steps there were after the first that began with the period known."""

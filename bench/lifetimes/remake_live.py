@@ -7,13 +7,14 @@ run at half the memory they need, on the software GPU with a modelled link.
 
 Each program runs with PyTorch's own allocator; with Firn, which only moves; with firn_remake:1;
 and with its layers under torch.utils.checkpoint: with PyTorch's own allocator, and with Firn at the
-same budget if it needs more. A step is the fastest of the last eight; parts are of the fastest
-unlimited one. The link takes 1/RATIO of an unlimited step to move what does not fit out and in
-again, one after the other. On a GPU an elementwise kernel is cheaper beside a product, and beside
-the link.
+same budget if it needs more. A step is the median of the last eight; parts are of the median of
+unlimited steps right before and after that run, for other work slows this machine for minutes. The
+link takes 1/RATIO of an unlimited step to move what does not fit out and in again, one after the
+other. On a GPU an elementwise kernel is cheaper beside a product, and beside the link.
 """
 
 import pathlib
+import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,32 +35,38 @@ PROGRAMS = {
 
 def compare(paths, folder, directory, program, unlimited, machine):
     """{"moving": ..., "again": ..., "recomputed": ...}, and "both" if the last does not fit."""
-    def measured(remake, **words):
-        words = {**machine.words(directory, "lifetime"), **words}
-        words["environment"]["FIRN_REMAKE"] = remake
-        return live.measure(paths, folder, program, len(unlimited.notes), **words)
+    beside = [unlimited.steps_s(LAST)]
 
-    def figures(run):
-        return {"step_s": run.step_s(LAST), "equal": run.results == unlimited.results}
+    def run(remake=None, **words):
+        """Figures of a run, and of the unlimited ones before and after it; with Firn if `remake`
+        says what it makes again, "0" or "1"."""
+        steps = LAST + 2
+        if remake is not None:
+            steps = len(unlimited.notes)
+            words = {**machine.words(directory, "lifetime"), **words}
+            words["environment"]["FIRN_REMAKE"] = remake
+        measured = live.measure(paths, folder, program, steps, **words)
+        beside.append(live.measure(paths, folder, program, LAST + 2).steps_s(LAST))
+        found = {"step_s": statistics.median(measured.steps_s(LAST)),
+                 "unlimited_s": statistics.median(beside[-2] + beside[-1]), "equal": None}
+        if remake is None:
+            return {**found, "peak": measured.notes[-1]["peak_bytes"]}
+        device = measured.run.device()
+        return {**found, **measured.in_last(LAST), "equal": measured.results == unlimited.results,
+                "remakes": device["remakes"], "remake": device["remake"]}
 
-    def moved(run):
-        device = run.run.device()
-        return {**figures(run), **run.in_last(LAST), "remakes": device["remakes"],
-                "remake": device["remake"]}
-
-    found = {"moving": moved(measured("0")), "again": moved(measured("1"))}
+    found = {"moving": run("0"), "again": run("1")}
     if program.layer:
-        alone = live.measure(paths, folder, program, LAST + 2, recompute=True)
-        found["recomputed"] = {**figures(alone), "peak": alone.notes[-1]["peak_bytes"],
-                               "equal": None}
+        found["recomputed"] = run(recompute=True)
         if found["recomputed"]["peak"] > machine.budget:
-            found["both"] = moved(measured("0", recompute=True))
+            found["both"] = run("0", recompute=True)
     return found
 
 
-def line(name, whole, of, words):
+def line(name, of, words):
     bits = {True: "equal", False: "DIFFER", None: ""}[of["equal"]]
-    return (f"  {name:10} {of['step_s']:6.2f} s  {whole / of['step_s']:.2f} of unlimited  "
+    part = of["unlimited_s"] / of["step_s"]
+    return (f"  {name:10} {of['step_s']:6.2f} s  {part:.2f} of {of['unlimited_s']:.2f} s unlimited  "
             f"{words:>24}  {bits}")
 
 
@@ -72,11 +79,11 @@ def report(name, found):
             continue
         of = found[way]
         moved = (of["spilled_bytes"] + of["prefetched_bytes"] + of["faulted_bytes"]) / live.MIB
-        print(line(way, whole, of, f"{moved:.0f} MiB moved"))
+        print(line(way, of, f"{moved:.0f} MiB moved"))
     if "recomputed" in found:
         of = found["recomputed"]
         fits = "fits" if of["peak"] <= machine["budget"] else "does not fit"
-        print(line("recomputed", whole, of, f"{of['peak'] >> 20} MiB, {fits}"))
+        print(line("recomputed", of, f"{of['peak'] >> 20} MiB, {fits}"))
     chosen = found["again"]["remake"]
     print(f"  made again: {chosen['results']} results, {chosen['bytes'] / live.MIB:.0f} MiB; "
           f"iterations by its own clock {chosen['iteration_before_s']:.2f} s, then "

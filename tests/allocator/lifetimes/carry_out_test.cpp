@@ -29,7 +29,7 @@ struct Machine {
   std::map<char, Block> blocks;
   uint64_t free = 0, ready = 0, leaving = 0, in = 0, out = 0, written = 0, read = 0, used = 0, host = 1000;
   uint64_t spare = 0, at = 0, host_copies = 0;
-  double reading = 0;
+  double reading = 0, bytes_s[channel_count] = {};
   bool store = true, host_wanted = false;
   std::optional<PieceOf<char>> longest, last_used;
   std::string did;  // "A-4": four pages of A leave; "A~4": are made clean; "A+4": arrive; "h": a
@@ -206,6 +206,39 @@ TEST_F(CarryOutTest, little_arrives_at_a_time) {
   machine.in = 16;  // four spans
   plan.fetch = {candidate('C', 5, 40)};
   EXPECT_FALSE(carry().fetch_ahead());
+}
+
+/// What becomes urgent queues behind it.
+TEST_F(CarryOutTest, a_slow_link_has_ten_milliseconds_of_work_ahead) {
+  machine.blocks = {{'A', {}}, {'C', {.size = 40, .mapped = 0}}};
+  machine.free = 40;
+  plan.fetch = {candidate('C', 5, 40)};
+  plan.leaving = {candidate('A', 9)};
+  for (const Channel channel : {Channel::host_in, Channel::host_out})
+    machine.bytes_s[static_cast<size_t>(channel)] = 600;  // 6 bytes of 16 in, and of 8 out
+  machine.in = machine.out = 6;
+  EXPECT_FALSE(carry().fetch_ahead());
+  EXPECT_FALSE(carry().clean_ahead());
+  machine.in = machine.out = 5;
+  EXPECT_TRUE(carry().fetch_ahead());
+  EXPECT_TRUE(carry().clean_ahead());
+  EXPECT_EQ(did(), "C+4 A~4 ");
+}
+
+TEST_F(CarryOutTest, a_fast_link_has_four_spans_ahead_and_two_of_copies_out) {
+  machine.blocks = {{'A', {}}, {'C', {.size = 40, .mapped = 0}}};
+  machine.free = 40;
+  plan.fetch = {candidate('C', 5, 40)};
+  plan.leaving = {candidate('A', 9)};
+  for (double& bytes_s : machine.bytes_s) bytes_s = 1e9;
+  machine.in = 16;
+  machine.out = 8;
+  EXPECT_FALSE(carry().fetch_ahead());
+  EXPECT_FALSE(carry().clean_ahead());
+  machine.in = 15;
+  machine.out = 7;
+  EXPECT_TRUE(carry().fetch_ahead());
+  EXPECT_TRUE(carry().clean_ahead());
 }
 
 TEST_F(CarryOutTest, a_block_that_was_touched_is_not_meant) {

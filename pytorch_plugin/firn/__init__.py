@@ -17,8 +17,17 @@ if TYPE_CHECKING:
 
     import torch
 
+    from firn.relay import relay as relay
+
 __all__ = ["call_sites", "cold", "enabled", "memory_summary", "no_spill", "pin", "prefetch",
-           "report", "stats", "unpin"]
+           "relay", "report", "stats", "unpin"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "relay":
+        import importlib
+        return importlib.import_module("firn.relay")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _plugin() -> ctypes.CDLL | None:

@@ -1,0 +1,115 @@
+"""Random numbers: the generators' states, and where each micro-batch's draws begin.
+
+A CUDA generator is a seed and an offset, so that each micro-batch can draw what it would draw in the
+plain loop: it begins behind all that the ones before it draw, which is known once a part of these
+shapes has run. The CPU's generator has no offset: its draws come in the relay's order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Hashable, Iterable, Sequence
+
+import torch
+
+from firn.relay.trees import tensors_in
+
+States = list[torch.Tensor]
+_FAR = 1 << 32  # apart from each other: no micro-batch draws that often
+
+
+def generators_of(tensors: Iterable[torch.Tensor]) -> list[torch.Generator]:
+    """The default generators of the CUDA devices that `tensors` are on."""
+    devices = sorted({each.device.index for each in tensors if each.is_cuda})
+    return [torch.cuda.default_generators[index] for index in devices]
+
+
+def kind_of(part: Any) -> Hashable:
+    """Parts of one kind draw equally often."""
+    return tuple((tuple(each.shape), each.dtype) for each in tensors_in(part))
+
+
+class Saved:
+    """The states of the CPU's generator and of `generators` as of now."""
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self._generators = (torch.default_generator, *generators)
+        self._states = [each.get_state() for each in self._generators]
+
+    def put_back(self) -> None:
+        for generator, state in zip(self._generators, self._states):
+            generator.set_state(state)
+
+
+class Draws:
+    """The offsets of micro-batches, for one model."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._known: dict[Hashable, list[int]] = {}
+        self._varies: set[Hashable] = set()
+        self.on_cpu = False
+        self._generators: list[torch.Generator] = []
+        self._kinds: list[Hashable] = []
+        self._begins: list[list[int]] = []
+        self._states: list[States] = []
+        self._exact = True
+
+    def learn(self, kind: Hashable, drawn: list[int]) -> None:
+        before = self._known.setdefault(kind, drawn)
+        if before != drawn:
+            self._varies.add(kind)
+            self._known[kind] = drawn
+
+    def begin(self, generators: list[torch.Generator], kinds: list[Hashable]) -> None:
+        """Before a step: each micro-batch's state of each generator."""
+        self._generators, self._kinds = generators, kinds
+        self._exact = all(kind in self._known and kind not in self._varies for kind in kinds)
+        at = [each.get_offset() for each in generators]
+        self._begins, self._states = [], []
+        for kind in kinds:
+            self._begins.append(at)
+            self._states.append([_state_at(each, offset)
+                                 for each, offset in zip(generators, at)])
+            more = self._known[kind] if self._exact else [_FAR] * len(at)
+            at = [each + further for each, further in zip(at, more)]
+
+    def enter(self, number: int) -> None:
+        for generator, state in zip(self._generators, self._states[number]):
+            generator.set_state(state)
+
+    def leave(self, number: int) -> None:
+        self._states[number] = [each.get_state() for each in self._generators]
+
+    def end(self) -> None:
+        """After a step: the generators stand behind all draws."""
+        self.enter(-1)
+        if not self._generators:
+            return
+        drawn = []
+        for number, begin in enumerate(self._begins):
+            self.enter(number)
+            drawn.append([each.get_offset() - start
+                          for each, start in zip(self._generators, begin)])
+        wrong = [kind for kind, count in zip(self._kinds, drawn)
+                 if self._exact and self._known[kind] != count]
+        for kind, count in zip(self._kinds, drawn):
+            self.learn(kind, count)
+        if wrong or (not self._exact and any(map(any, drawn))):
+            self._say("the micro-batches' draws of random numbers (dropout) are not the loop's in "
+                      "this step, since parts of such shapes had not been seen, or do not always "
+                      "draw equally often: equal in distribution")
+        self.enter(0)
+        for at, generator in enumerate(self._generators):
+            begins = [begin[at] for begin in self._begins]
+            moved = any(count[at] for count in drawn)
+            far = self._exact or not moved
+            total = sum(count[at] for count in drawn) if far else _FAR * len(begins)
+            generator.set_offset(begins[0] + total)
+
+
+def _state_at(generator: torch.Generator, offset: int) -> torch.Tensor:
+    now = generator.get_offset()
+    generator.set_offset(offset)
+    state = generator.get_state()
+    generator.set_offset(now)
+    return state

@@ -1,0 +1,125 @@
+"""A relay: a model's layers, whose forward methods it has taken over, and its optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from typing import Any, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from firn.relay import layers as layers_of, trees, watch
+from firn.relay.draws import Draws, generators_of
+from firn.relay.hints import Hints
+from firn.relay.layers import Forward, Layer
+from firn.relay.node import Call, Run
+from firn.relay.state import Settings
+from firn.relay.trees import Refused
+from firn.relay.update import Update, check_optimizer
+
+
+class Relay:
+    """What both forms have (loop.py, split.py)."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int, *,
+                 layers: Sequence[nn.Module | str] | None, keep: int, eager: bool) -> None:
+        check_optimizer(optimizer)
+        found = layers_of.find(model, layers)
+        if not 0 <= keep <= len(found):
+            raise ValueError(f"firn.relay: keep={keep}: the model has {len(found)} layers")
+        for layer in found:
+            if isinstance(layer.module.__dict__.get("forward"), Forward):
+                raise Refused(f"firn.relay: layer {layer} is in another relay: close() that first")
+        watch.check_model(model, found)
+        watch.prepare(model, self._say)
+        self.model, self.optimizer, self.micro_batches = model, optimizer, micro_batches
+        self._layers = found
+        for layer in found[len(found) - keep:]:
+            layer.kept = True
+        layers_of.share_out(model, found)
+        self._here = threading.local()
+        self._draws = Draws(self._say)
+        self._update = Update(optimizer, found, eager, self._say)
+        self._hints = Hints(found, self._update)
+        self._forwards = []
+        for layer in found:
+            forward = Forward(layer, self._enter)
+            layer.module.__dict__["forward"] = forward
+            self._forwards.append(forward)
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of the layers that were found."""
+        return [each.name for each in self._layers]
+
+    def __repr__(self) -> str:
+        when = "layer by layer" if self._update.wanted else "at the end"
+        return (f"firn.relay of {type(self.model).__name__}: {self.micro_batches} micro-batches, "
+                f"layers {', '.join(self.layers)}; {type(self.optimizer).__name__} {when}")
+
+    def close(self) -> None:
+        """The model and the optimizer are as before firn.relay()."""
+        for forward in self._forwards:
+            forward.remove()
+        self._forwards = []
+        self._update.close()
+
+    @staticmethod
+    def _say(words: str) -> None:
+        warnings.warn("firn.relay: " + words, RuntimeWarning, stacklevel=3)
+
+    def _enter(self, layer: Layer, args: Any, kwargs: Any) -> Any:
+        """Runs in the place of the layer's forward method."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        """A layer runs: those that it calls are parts of it."""
+        self._here.in_layer = True
+        try:
+            yield
+        finally:
+            self._here.in_layer = False
+
+    def _is_inside(self) -> bool:
+        return getattr(self._here, "in_layer", False)
+
+    def _before_backward(self, layer: Layer) -> None:
+        raise NotImplementedError
+
+    def _after_backward(self, layer: Layer) -> None:
+        raise NotImplementedError
+
+    def _again(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        """The layer's result from a node that runs it again in the backward pass."""
+        settings = self._settings(layer, tensors)
+        seen = self._seen(layer, structure, tensors, settings)
+        if not any(seen.needed):
+            args, kwargs = trees.together(structure, tensors)
+            return layer.forward(*args, **kwargs)
+        shared = [each for each in layer.shared if each.requires_grad]
+        uses = [*seen.inputs, *(seen.parameters.get(each, 1) for each in shared)]
+        run = Run(layer, structure, tensors, settings)
+        return self._node(layer, run, uses, shared, seen.needed)(tensors)
+
+    def _node(self, layer: Layer, run: Any, uses: Sequence[int], shared: Sequence[torch.Tensor],
+              needed: Sequence[bool]) -> Call:
+        return Call(layer, run, uses, shared, needed, self._before_backward, self._inside,
+                    self._after_backward)
+
+    @staticmethod
+    def _settings(layer: Layer, tensors: Sequence[torch.Tensor]) -> Settings:
+        parameters = (*layer.own[:1], *layer.shared[:1])
+        return Settings(generators_of((*tensors, *parameters)))
+
+    def _seen(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
+              settings: Settings) -> watch.Seen:
+        """What is known of such a call; a new kind runs plainly once, for that alone."""
+        kind = watch.kind_of(structure, tensors, layer)
+        if kind not in layer.seen:
+            with settings.as_they_were():
+                watch.look(layer, structure, tensors, set())
+        found: watch.Seen = layer.seen[kind]
+        return found

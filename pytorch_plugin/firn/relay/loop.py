@@ -1,0 +1,241 @@
+"""The loop form: relay.step(compute, parts), a step over micro-batches, each in a thread that hands
+the baton on at each layer."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+import torch
+from torch import nn
+
+from firn.relay import layers as layers_of, trees, watch
+from firn.relay.baton import Baton
+from firn.relay.draws import Draws, generators_of, kind_of
+from firn.relay.executor import Relay
+from firn.relay.layers import Layer
+from firn.relay.state import ThreadState
+from firn.relay.trees import Refused
+
+
+class Turn:
+    """One micro-batch of a step, in a thread of its own, or in the caller's (baton None)."""
+
+    def __init__(self, number: int, baton: Baton | None, draws: Draws) -> None:
+        self.number, self._baton, self._draws = number, baton, draws
+        self.forward_ended = False
+        self.calls: dict[int, int] = {}    # of layers, by number
+        self.pending: dict[int, int] = {}  # of these, those without a backward pass yet
+        self.graph: set[Any] = set()       # the nodes of layers that ran plainly
+
+    def seam(self) -> None:
+        if self._baton is not None:
+            self._draws.leave(self.number)
+            self._baton.pass_on(self.number)
+            self._draws.enter(self.number)
+
+    def is_behind(self, layer: Layer) -> bool:
+        """Nothing of `layer` is left to do for it."""
+        ended = self._baton is not None and self._baton.has_ended(self.number)
+        return ended or (self.forward_ended and not self.pending.get(layer.number))
+
+
+class LoopRelay(Relay):
+    """gradient_norm: the last step's, before it was clipped, where `clip` is given."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int, *,
+                 clip: float | None, scaler: Any, eager: bool, **options: Any) -> None:
+        super().__init__(model, optimizer, micro_batches,
+                         eager=eager and clip is None and scaler is None, **options)
+        self.gradient_norm: torch.Tensor | None = None
+        self._clip, self._scaler = clip, scaler
+        self._learned = False
+        self._turns: list[Turn] = []
+
+    def step(self, compute: Callable[[Any], torch.Tensor], parts: Sequence[Any]) -> torch.Tensor:
+        """One step of the optimizer: compute(part) gives the loss of each of `parts`, whose
+        gradients are summed. Returns the sum of the losses, without a graph; gradients of the
+        optimizer's parameters are None then. The first step runs as the plain loop.
+
+        Bits are those of
+            for part in parts: compute(part).backward()
+            optimizer.step(); optimizer.zero_grad()
+        An exception of one of the micro-batches, once all threads have ended: gradients of this
+        step are dropped; what was updated already is named in a note to it."""
+        if not self._forwards:
+            raise RuntimeError("firn.relay: step() after close()")
+        parts = list(parts)
+        if not 0 < len(parts) <= self.micro_batches:
+            raise ValueError(f"firn.relay: {len(parts)} parts: micro_batches={self.micro_batches}")
+        if getattr(self._here, "turn", None) is not None:
+            raise RuntimeError("firn.relay: step() within step()")
+        self._begin_step()
+        had = {each for each in self.model.parameters() if each.grad is not None}
+        try:
+            losses = self._threads(compute, parts) if self._learned \
+                else self._plainly(compute, parts)
+            self._end_step()
+        except BaseException as error:
+            for parameter in self.model.parameters():
+                if parameter not in had:
+                    parameter.grad = None
+            self._note_updated(error)
+            raise
+        finally:
+            self._turns = []
+        total = losses[0]
+        for loss in losses[1:]:
+            total = total + loss
+        return total
+
+    def _begin_step(self) -> None:
+        watch.check_model(self.model, self._layers)
+        layers_of.share_out(self.model, self._layers)
+        for layer in self._layers:
+            layer.begin_step()
+
+    def _plainly(self, compute: Callable[[Any], torch.Tensor],
+                 parts: Sequence[Any]) -> list[torch.Tensor]:
+        generators = generators_of(self.model.parameters())
+        losses = []
+        try:
+            for number, part in enumerate(parts):
+                before = [each.get_offset() for each in generators]
+                on_cpu = torch.get_rng_state()
+                turn = self._here.turn = Turn(number, None, self._draws)
+                loss = self._loss(compute, part)
+                if number == 0 and not turn.calls:
+                    raise Refused("firn.relay: the first step called none of the layers "
+                                  f"{', '.join(self.layers)} through forward()")
+                self._look_outside(loss, turn)
+                self._backward(loss)
+                losses.append(loss.detach())
+                self._draws.learn(kind_of(part), [each.get_offset() - begin for each, begin
+                                                  in zip(generators, before)])
+                self._draws.on_cpu |= not torch.equal(on_cpu, torch.get_rng_state())
+        finally:
+            self._here.turn = None
+        if self._draws.on_cpu:
+            self._say("random numbers come from the CPU's generator (dropout): they are drawn layer "
+                      "by layer, other ones than the plain loop's, equal in distribution")
+        self._learned = True
+        return losses
+
+    def _threads(self, compute: Callable[[Any], torch.Tensor],
+                 parts: Sequence[Any]) -> list[torch.Tensor]:
+        baton = Baton(len(parts))
+        self._turns = [Turn(number, baton, self._draws) for number in range(len(parts))]
+        losses: list[torch.Tensor] = [torch.empty(0)] * len(parts)
+        state = ThreadState()
+        self._draws.begin(generators_of(self.model.parameters()), list(map(kind_of, parts)))
+
+        def body(number: int) -> None:
+            turn = self._here.turn = self._turns[number]
+            with state.put():
+                self._draws.enter(number)
+                loss = self._loss(compute, parts[number])
+                turn.forward_ended = True
+                self._look_outside(loss, turn)
+                self._backward(loss)
+                losses[number] = loss.detach()
+                self._draws.leave(number)
+
+        try:
+            baton.run(body)
+        finally:
+            self._draws.end()
+        return losses
+
+    @staticmethod
+    def _loss(compute: Callable[[Any], torch.Tensor], part: Any) -> torch.Tensor:
+        loss = compute(part)
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError("firn.relay: step(compute, parts): compute(part) returned a "
+                            f"{type(loss).__name__}, and not the loss (a tensor)")
+        return loss
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
+
+    def _look_outside(self, loss: torch.Tensor, turn: Turn) -> None:
+        """What uses parameters of layers outside of them makes these shared ones."""
+        holders: dict[nn.Parameter, list[Layer]] = {}
+        used: list[nn.Parameter] = []
+        for layer in self._layers:
+            for parameter in layer.own:
+                holders.setdefault(parameter, []).append(layer)
+            if turn.calls.get(layer.number, 0) > 1:
+                used += layer.own
+        used += watch.outside_uses(loss, turn.graph, holders.keys())
+        turn.graph = set()
+        for parameter in used:
+            for layer in holders[parameter]:
+                layer.share(parameter)
+
+    def _end_step(self) -> None:
+        optimizer, scaler = self.optimizer, self._scaler
+        if self._clip is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            self.gradient_norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        self._update.drop_gradients()
+
+    def _note_updated(self, error: BaseException) -> None:
+        names = [str(each) for each in self._layers if each.updated]
+        if names:
+            words = f"firn.relay: these layers had been updated already: {', '.join(names)}"
+            if hasattr(error, "add_note"):
+                error.add_note(words)
+            else:
+                self._say(words[len("firn.relay: "):])
+
+    def _enter(self, layer: Layer, args: Any, kwargs: Any) -> Any:
+        turn = getattr(self._here, "turn", None)
+        if turn is None or self._is_inside():
+            return layer.forward(*args, **kwargs)
+        if not layer.kept:
+            if turn.number == 0:
+                self._hints.wanted(layer.number + 1)
+            turn.seam()
+        if layer.updated:
+            raise Refused(f"firn.relay: layer {layer} runs again after its update in this step: "
+                          "eager=False updates at the end")
+        if not torch.is_grad_enabled() or (layer.kept and self._learned):
+            return layer.forward(*args, **kwargs)
+        turn.calls[layer.number] = turn.calls.get(layer.number, 0) + 1
+        tensors: list[torch.Tensor] = []
+        structure = trees.apart((args, kwargs), tensors, f"layer {layer} is given")
+        with self._inside():
+            if not self._learned:
+                return watch.look(layer, structure, tensors, turn.graph)[1]
+            forwards = layer.forwards
+            result = self._again(layer, structure, tensors)
+        turn.pending[layer.number] = \
+            turn.pending.get(layer.number, 0) + layer.forwards - forwards
+        if turn.number == len(self._turns) - 1:
+            self._hints.done(layer)
+        return result
+
+    def _before_backward(self, layer: Layer) -> None:
+        """Micro-batches pass each layer in ascending order, as their gradients are to be summed."""
+        turn = getattr(self._here, "turn", None)
+        if turn is None:
+            raise Refused(f"firn.relay: a backward pass through layer {layer} after its step()")
+        if turn.number == 0:
+            self._hints.wanted(layer.number - 1)
+        turn.seam()
+        while not all(each.is_behind(layer) for each in self._turns[:turn.number]):
+            turn.seam()
+
+    def _after_backward(self, layer: Layer) -> None:
+        turn = self._here.turn
+        turn.pending[layer.number] -= 1
+        if layer.forwards == layer.backwards and \
+                all(each.forward_ended for each in self._turns):
+            self._update.layer_done(layer)
+            self._hints.done(layer)

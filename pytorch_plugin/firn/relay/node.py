@@ -1,0 +1,227 @@
+"""One call of a layer as one node of autograd: forward keeps the layer's inputs alone; backward runs
+the layer again, and goes through that graph.
+
+The gradients' sums are the plain graph's, to the last bit. There, each operator that uses an input
+adds its own contribution to what has come so far; a node that gave their sum would add in other
+brackets. So an input with n uses inside has n edges (watch.py counts them), and backward takes the
+contributions one by one from the operators that made them. Parameters that something outside uses
+too (tied ones) are inputs in that sense.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, ContextManager, Sequence
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from firn.relay import trees
+from firn.relay.layers import Layer
+from firn.relay.state import Settings
+from firn.relay.trees import Refused
+
+Gradients = list[torch.Tensor | None]
+
+
+class Run:
+    """A layer over one set of inputs. Owns what it keeps of them, until backward."""
+
+    def __init__(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
+                 settings: Settings) -> None:
+        self._layer, self._structure, self._settings = layer, structure, settings
+        self._needs = [each.requires_grad for each in tensors]
+        self._tensors = [each.detach() if each.requires_grad else each for each in tensors]
+        self._versions = [version_of(each) for each in tensors]
+        self._parameters = _parameters_version(layer)
+        self._training = layer.module.training
+
+    def forward(self) -> Any:
+        """The layer's result, without a graph."""
+        with torch.no_grad(), self._settings.without_cache():
+            return self._call(self._tensors)
+
+    def backward(self, uses: Sequence[int], shared: Sequence[torch.Tensor], which: Sequence[int],
+                 gradients: Sequence[torch.Tensor | None]) -> list[Gradients]:
+        """Runs the layer again and backward: adds to its own parameters' gradients, and returns
+        those of each input that needs one, then of each of `shared`: uses[i] contributions.
+        `gradients` are those of the result's tensors number `which`."""
+        self._check()
+        inputs = [each.detach().requires_grad_() if needs else each
+                  for each, needs in zip(self._tensors, self._needs)]
+        with self._settings.as_they_were():
+            result: list[torch.Tensor] = []
+            with torch.enable_grad():
+                trees.apart(self._call(inputs), result, f"layer {self._layer} returned")
+            given = [(result[at], gradient) for at, gradient in zip(which, gradients)
+                     if gradient is not None and result[at].requires_grad]
+        self._tensors = []
+        leaves = [each for each, needs in zip(inputs, self._needs) if needs]
+        found = [Contributions(each, count) for each, count in
+                 zip((*leaves, *shared), uses)]
+        single = len(leaves)
+        taken = [each for at, each in enumerate(found) if at >= single or each.count > 1]
+        if given:
+            take(taken, [each for each, _ in given])
+            torch.autograd.backward([each for each, _ in given], [each for _, each in given])
+        for each in found[:single]:
+            if each.tensor.grad is not None:  # one use, or the input is a result as it is
+                each.add(each.tensor.grad)
+        return [each.padded() for each in found]
+
+    def _call(self, tensors: Sequence[torch.Tensor]) -> Any:
+        args, kwargs = trees.together(self._structure, tensors)
+        return self._layer.forward(*args, **kwargs)
+
+    def _check(self) -> None:
+        if [version_of(each) for each in self._tensors] != self._versions:
+            raise Refused(f"firn.relay: an input of layer {self._layer} was changed in place after "
+                          "its forward pass: the layer cannot run again")
+        if _parameters_version(self._layer) != self._parameters:
+            raise Refused(f"firn.relay: parameters of layer {self._layer} were changed between its "
+                          "forward and its backward pass")
+        if self._layer.module.training != self._training:
+            raise Refused(f"firn.relay: layer {self._layer} was switched between train() and "
+                          "eval() before its backward pass")
+
+
+class Contributions:
+    """What operators gave to one leaf's gradient, in their order: `count`, of which the last is the
+    sum of what came beyond."""
+
+    def __init__(self, tensor: torch.Tensor, count: int) -> None:
+        self.tensor, self.count = tensor, count
+        self._found: Gradients = []
+
+    def add(self, gradient: torch.Tensor) -> None:
+        if len(self._found) < self.count:
+            self._found.append(gradient)
+        else:
+            last = self._found[-1]
+            assert last is not None
+            self._found[-1] = last + gradient
+
+    def padded(self) -> Gradients:
+        return self._found + [None] * (self.count - len(self._found))
+
+
+def take(wanted: Sequence[Contributions], results: Sequence[torch.Tensor]) -> None:
+    """From now on what would be added to the leaves' gradients goes to `wanted` instead: a hook
+    after each operator that gives to one of them."""
+    if not wanted:
+        return
+    ends = {torch.autograd.graph.get_gradient_edge(each.tensor).node: each for each in wanted}
+    for node in nodes_behind(results):
+        at = {number: ends[edge[0]] for number, edge in enumerate(node.next_functions)
+              if edge[0] in ends}
+        if at:
+            node.register_hook(_taker(at))
+
+
+def _taker(at: dict[int, Contributions]) -> Callable[..., Any]:
+    def hook(inputs: Any, outputs: Any) -> Any:
+        for number, contributions in at.items():
+            if inputs[number] is not None:
+                contributions.add(inputs[number])
+        return tuple(None if number in at else each for number, each in enumerate(inputs))
+    return hook
+
+
+def nodes_behind(results: Sequence[torch.Tensor]) -> list[Any]:
+    """All nodes of the graph of `results`."""
+    waiting = [each.grad_fn for each in results if each.grad_fn is not None]
+    seen = set(waiting)
+    found = []
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return found
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _parameters_version(layer: Layer) -> int:
+    return sum(map(version_of, layer.module.parameters()))
+
+
+class Call:
+    """A layer's call, over one run or over the chunks of a batch (chunks.py)."""
+
+    def __init__(self, layer: Layer, run: Any, uses: Sequence[int], shared: Sequence[torch.Tensor],
+                 needed: Sequence[bool], before: Callable[[Layer], None],
+                 inside: Callable[[], ContextManager[None]],
+                 after: Callable[[Layer], None]) -> None:
+        self._layer, self._run, self._uses, self._shared = layer, run, uses, shared
+        self._which = [at for at, needs in enumerate(needed) if needs]
+        self._before, self._inside, self._after = before, inside, after
+        self._given: set[int] = set()
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The result of the layer, in which what needs gradients comes from the node."""
+        result: list[torch.Tensor] = []
+        self._given = {each.untyped_storage()._cdata for each in tensors
+                       if each.layout == torch.strided}
+        edges = [each for each, count in zip(
+            [*(each for each in tensors if each.requires_grad), *self._shared], self._uses)
+            for _ in range(count)]
+        anchor = torch.empty(0, requires_grad=True)  # (parameters alone may need gradients)
+        out = _Node.apply(self, result, anchor, *edges)
+        structure = self._structure
+        for at, each in zip(self._which, out):
+            result[at] = each
+        return trees.together(structure, result)
+
+    def forward(self, result: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        value = self._run.forward()
+        self._structure = trees.apart(value, result, f"layer {self._layer} returned")
+        self._layer.forwards += 1
+        if self._which and self._which[-1] >= len(result):
+            raise Refused(f"firn.relay: layer {self._layer} returned fewer tensors than before for "
+                          "the same kinds of arguments")
+        return tuple(self._unbound(result[at]) for at in self._which)
+
+    def _unbound(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Of a view, the same memory as a tensor that may be changed in place, as the plain
+        layer's; a view of an input stays one, and PyTorch refuses to change it."""
+        if tensor._is_view() and tensor.untyped_storage()._cdata not in self._given:
+            return tensor.data
+        return tensor
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Gradients:
+        if self._run is None:
+            raise Refused(f"firn.relay: a second backward pass through layer {self._layer} "
+                          "(retain_graph=True): its inputs are gone")
+        if not torch.autograd._is_checkpoint_valid():
+            raise Refused("firn.relay: torch.autograd.grad() and backward(inputs=...) cannot pass "
+                          f"layer {self._layer}: use backward() without inputs")
+        self._before(self._layer)
+        run, self._run = self._run, None
+        with self._inside():
+            found = run.backward(self._uses, self._shared, self._which, gradients)
+        self._layer.backwards += 1
+        self._after(self._layer)
+        return [each for contributions in found for each in contributions]
+
+
+class _Node(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, call: Call, result: list[torch.Tensor],
+                *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        context.set_materialize_grads(False)
+        context.call = call
+        return call.forward(result)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(context: Any, *gradients: torch.Tensor | None) -> Any:
+        return (None, None, None, *context.call.backward(gradients))
+
+
+def is_layer(node: Any) -> bool:
+    """Whether it is one of these nodes."""
+    return isinstance(node, _Node._backward_cls)

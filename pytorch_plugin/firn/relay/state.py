@@ -1,0 +1,101 @@
+"""What a thread of PyTorch's has for itself, and a second run of a layer needs as it was."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Iterator, Sequence
+
+import torch
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils import _python_dispatch as dispatch
+
+_KINDS = ("cpu", "cuda")
+
+
+def _autocast() -> list[tuple[str, bool, torch.dtype]]:
+    return [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in _KINDS]
+
+
+class Settings:
+    """Autocast and the generators' states, as of now."""
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self._generators = (torch.default_generator, *generators)
+        self._states = [each.get_state() for each in self._generators]
+        self._autocast = _autocast()
+        self.casts = any(enabled for _, enabled, _ in self._autocast)
+        self._cache = torch.is_autocast_cache_enabled()
+
+    @contextlib.contextmanager
+    def as_they_were(self) -> Iterator[None]:
+        """(Without what is in autocast's cache: weights that were cast without a graph, or in
+        another one.)"""
+        states = [each.get_state() for each in self._generators]
+        self.put_states(self._states)
+        try:
+            with contextlib.ExitStack() as stack:
+                if self.casts or any(enabled for _, enabled, _ in _autocast()):
+                    torch.clear_autocast_cache()
+                    stack.callback(torch.clear_autocast_cache)
+                    for kind, enabled, dtype in self._autocast:
+                        stack.enter_context(torch.autocast(kind, dtype, enabled, self._cache))
+                yield
+        finally:
+            self.put_states(states)
+
+    def put_states(self, states: Sequence[torch.Tensor] | None = None) -> None:
+        for generator, state in zip(self._generators, states or self._states):
+            generator.set_state(state)
+
+    @contextlib.contextmanager
+    def without_cache(self) -> Iterator[None]:
+        """A weight that is cast without a graph is not kept for operators with one."""
+        torch.set_autocast_cache_enabled(False)
+        try:
+            yield
+        finally:
+            torch.set_autocast_cache_enabled(self._cache)
+
+
+class ThreadState:
+    """The caller's, to be put into another thread: autocast, gradients, the current device and
+    streams, modes of Python, hooks on saved tensors. (Context variables: baton.py.)"""
+
+    def __init__(self) -> None:
+        self._autocast = _autocast()
+        self._cache = torch.is_autocast_cache_enabled()
+        self._gradients = torch.is_grad_enabled()
+        self._anomaly = torch.is_anomaly_enabled()
+        self._functions = _get_current_function_mode_stack()
+        self._dispatch = dispatch._get_current_dispatch_mode_stack()
+        self._saved = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        self._streams: list[torch.cuda.Stream] = []
+        self._device: int | None = None
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            self._device = torch.cuda.current_device()
+            self._streams = [torch.cuda.current_stream(each)
+                             for each in range(torch.cuda.device_count())]
+
+    @contextlib.contextmanager
+    def put(self) -> Iterator[None]:
+        """For the thread's whole life; backward passes stay in it."""
+        for stream in self._streams:
+            torch.cuda.set_stream(stream)
+        if self._device is not None:
+            torch.cuda.set_device(self._device)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(torch.set_grad_enabled(self._gradients))
+            for kind, enabled, dtype in self._autocast:
+                stack.enter_context(torch.autocast(kind, dtype, enabled, self._cache))
+            if self._saved is not None:
+                torch._C._autograd._push_saved_tensors_default_hooks(*self._saved)
+                stack.callback(torch._C._autograd._pop_saved_tensors_default_hooks)
+            for mode in self._dispatch:
+                dispatch._push_mode(mode)
+                stack.callback(dispatch._pop_mode)
+            for function in self._functions:
+                _push_mode(function)
+                stack.callback(_pop_mode)
+            yield

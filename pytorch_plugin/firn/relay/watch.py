@@ -1,0 +1,168 @@
+"""The first, plain run of a layer: what it does that a second run would do again, and how its
+gradients' edges lie. And, of each micro-batch's graph, who else uses the layers' parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Collection, Hashable, NamedTuple, Sequence
+
+import torch
+from torch import nn
+
+from firn.relay import trees
+from firn.relay.layers import Layer
+from firn.relay.node import is_layer, nodes_behind, version_of
+from firn.relay.trees import Refused
+
+
+class Seen(NamedTuple):
+    """Of a layer's run with one kind of arguments."""
+
+    inputs: list[int]                   # uses of each input that needs a gradient
+    parameters: dict[nn.Parameter, int]  # uses of each trainable parameter
+    needed: list[bool]                  # which tensors of the result need gradients
+
+
+def kind_of(structure: Any, tensors: Sequence[torch.Tensor], layer: Layer) -> Hashable:
+    """Runs of one kind have the same graph, as far as edges to inputs go."""
+    return (trees.outline(structure), tuple(each.requires_grad for each in tensors),
+            tuple(each.requires_grad for each in layer.module.parameters()), layer.module.training)
+
+
+def look(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
+         inside: set[Any]) -> tuple[Seen, Any]:
+    """Runs the layer plainly, once, with its graph, whose nodes are added to `inside`. Refused is
+    what cannot run twice: changes in place of arguments or of buffers, results that are no
+    tensors, tensors of the graph that are no arguments."""
+    args, kwargs = trees.together(structure, tensors)
+    buffers = dict(layer.module.named_buffers())
+    before = [version_of(each) for each in (*tensors, *buffers.values())]
+    begin = _now()
+    value = layer.forward(*args, **kwargs)
+    _look_at_changes(layer, structure, tensors, buffers, before, args, kwargs)
+    result: list[torch.Tensor] = []
+    trees.apart(value, result, f"layer {layer} returned")
+    seen = _edges(layer, tensors, result, begin, inside)
+    layer.seen[kind_of(structure, tensors, layer)] = seen
+    return seen, value
+
+
+def _now() -> int:
+    """The number that this thread's next node gets."""
+    node = torch.zeros((), requires_grad=True).clone().grad_fn
+    assert node is not None
+    return int(node._sequence_nr())
+
+
+def _look_at_changes(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
+                     buffers: dict[str, torch.Tensor], before: Sequence[int], args: Any,
+                     kwargs: Any) -> None:
+    for at, tensor in enumerate(tensors):
+        if version_of(tensor) != before[at]:
+            raise Refused(f"firn.relay: layer {layer} changes one of its arguments in place (shape "
+                          f"{tuple(tensor.shape)}): it cannot run twice")
+    now = dict(layer.module.named_buffers())
+    for number, (name, buffer) in enumerate(buffers.items(), len(tensors)):
+        if now.get(name) is not buffer or version_of(buffer) != before[number]:
+            raise Refused(f"firn.relay: layer {layer} changes its buffer {name} in each forward "
+                          "pass: a second run would change it twice (running statistics: "
+                          "track_running_stats=False, or eval() of that module)")
+    again: list[torch.Tensor] = []
+    if trees.apart((args, kwargs), again, f"layer {layer} left") != structure or \
+            any(one is not other for one, other in zip(again, tensors)):
+        raise Refused(f"firn.relay: layer {layer} changes a list or dictionary that it is given: "
+                      "it cannot run twice")
+
+
+def _edges(layer: Layer, tensors: Sequence[torch.Tensor], result: Sequence[torch.Tensor],
+           begin: int, inside: set[Any]) -> Seen:
+    gradients = [each for each in tensors if each.requires_grad]
+    edges = [torch.autograd.graph.get_gradient_edge(each) for each in gradients]
+    places = {(each.node, each.output_nr): at for at, each in enumerate(edges)}
+    own = set(layer.module.parameters())
+    inputs, parameters = [0] * len(gradients), dict[nn.Parameter, int]()
+    waiting = [(each.grad_fn, each.output_nr) for each in result if each.grad_fn is not None]
+    seen: set[Any] = set()
+
+    def follow(node: Any, number: int) -> None:
+        if (node, number) in places:
+            inputs[places[node, number]] += 1
+        elif hasattr(node, "variable"):
+            if node.variable not in own and not isinstance(node.variable, nn.Parameter):
+                raise Refused(f"firn.relay: layer {layer} uses a tensor that needs a gradient "
+                              f"(shape {tuple(node.variable.shape)}) and is neither a parameter "
+                              "nor an argument: give it to the layer as one")
+            parameters[node.variable] = parameters.get(node.variable, 0) + 1
+        elif node._sequence_nr() < begin:
+            raise Refused(f"firn.relay: layer {layer} uses the result of {node.name()} from "
+                          "outside, which is no argument: give it to the layer as one")
+        elif node not in seen:
+            seen.add(node)
+            for edge in node.next_functions:
+                if edge[0] is not None:
+                    follow_later.append(edge)
+
+    follow_later = [edge for edge in waiting if edge not in places]
+    while follow_later:
+        follow(*follow_later.pop())
+    inside |= seen
+    for parameter in parameters:
+        if parameter not in own:
+            layer.share(parameter)
+    return Seen([max(1, each) for each in inputs], parameters,
+                [each.requires_grad for each in result])
+
+
+def outside_uses(loss: torch.Tensor, inside: set[Any],
+                 parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:
+    """Parameters of layers that the graph of `loss` uses outside of them: of nodes that are neither
+    in `inside` nor layers."""
+    found = []
+    for node in nodes_behind([loss]):
+        if node in inside or is_layer(node):
+            continue
+        for following, _ in node.next_functions:
+            variable = getattr(following, "variable", None)
+            if variable is not None and variable in parameters:
+                found.append(variable)
+    return found
+
+
+def check_model(model: nn.Module, layers: Sequence[Layer]) -> None:
+    """Refused, before anything runs: what is known by its class."""
+    names = {module: name or "the model" for name, module in model.named_modules()}
+    for module, name in names.items():
+        kind = type(module).__name__
+        if kind in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel") or \
+                kind.startswith("FSDP"):
+            raise Refused(f"firn.relay: {name} is a {kind}, which counts backward passes: not yet "
+                          "supported")
+        if kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            raise Refused(f"firn.relay: {name} is compiled: the layers' forward methods have to be "
+                          "called by themselves")
+    for layer in layers:
+        for module in layer.module.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training and \
+                    module.track_running_stats:
+                raise Refused(f"firn.relay: {names[module]} is a {type(module).__name__} with "
+                              "running statistics, which a second run would update twice: "
+                              "track_running_stats=False, eval() of it, or layers=[...] "
+                              "without it")
+
+
+Say = Callable[[str], None]
+
+
+def prepare(model: nn.Module, say: Say) -> None:
+    """Turns off what would run layers again, or keep state in them, beside the relay."""
+    if getattr(model, "is_gradient_checkpointing", False):
+        model.gradient_checkpointing_disable()  # type: ignore[operator]
+        say("gradient checkpointing is turned off: the relay recomputes")
+    configs = {id(config): config for module in model.modules()
+               for config in [getattr(module, "config", None)]
+               if getattr(config, "use_cache", None) is True}
+    for config in configs.values():
+        config.use_cache = False
+    if configs:
+        say("use_cache of the model's configuration is off: a layer that keeps keys and values "
+            "cannot run twice")

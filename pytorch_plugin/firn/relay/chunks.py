@@ -116,19 +116,17 @@ class ChunkedRun:
         self._run_part, self._bounds, self._joined = run_part, cut.bounds, joined
         self._runs: list[Run] = []
         self._is_cut = [cut for cut, needed in zip(cut.is_cut, needs) if needed]
-        self._structure: Any = None
 
-    def forward(self) -> Any:
+    def forward(self, result: list[torch.Tensor]) -> Any:
         results: list[list[torch.Tensor]] = []
+        structure = None
         for number in range(len(self._bounds)):
             self._runs.append(self._run_part(number))
             results.append([])
-            self._structure = trees.apart(self._runs[-1].forward(), results[-1],
-                                          "a layer returned")
-        del self._run_part
-        return trees.together(self._structure, [
-            torch.cat(pieces) if joined else pieces[0]
-            for pieces, joined in zip(zip(*results), self._joined)])
+            structure = self._runs[-1].forward(results[-1])
+        result += [torch.cat(pieces) if joined else pieces[0]
+                   for pieces, joined in zip(zip(*results), self._joined)]
+        return structure
 
     def backward(self, uses: Sequence[int], shared: Sequence[torch.Tensor], which: Sequence[int],
                  gradients: Sequence[torch.Tensor | None]) -> list[Gradients]:

@@ -70,8 +70,9 @@ class Forward:
         return types.MethodType(type(module).forward, memo[id(module)])
 
     def __reduce__(self) -> Any:
-        module = self._module()
-        return types.MethodType, (type(module).forward, module)
+        if self._before is not None:
+            return _itself, (self._before,)
+        return getattr, (self._module(), "forward")  # before it has attributes: its class's
 
     @property
     def owner(self) -> Any:
@@ -84,6 +85,10 @@ class Forward:
             del module.__dict__["forward"]
             if self._before is not None:
                 module.__dict__["forward"] = self._before
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def find(model: nn.Module, wanted: Sequence[nn.Module | str] | None) -> list[Layer]:

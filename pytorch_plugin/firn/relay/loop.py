@@ -50,6 +50,9 @@ class LoopRelay(Relay):
         self._clip, self._scaler = clip, scaler
         self._learned = False
         self._turns: list[Turn] = []
+        # (Kept layers and what follows run in one go: one micro-batch's graph is alive.)
+        self._first_kept = min((each.number for each in self._layers if each.kept),
+                               default=len(self._layers))
 
     def step(self, compute: Callable[[Any], torch.Tensor], parts: Sequence[Any]) -> torch.Tensor:
         """One step of the optimizer: compute(part) gives the loss of each of `parts`, whose
@@ -88,6 +91,7 @@ class LoopRelay(Relay):
         return total
 
     def _begin_step(self) -> None:
+        torch.clear_autocast_cache()  # (weights that were cast before the last update)
         watch.check_model(self.model, self._layers)
         layers_of.share_out(self.model, self._layers)
         for layer in self._layers:
@@ -102,6 +106,7 @@ class LoopRelay(Relay):
                 before = [each.get_offset() for each in generators]
                 on_cpu = torch.get_rng_state()
                 turn = self._here.turn = Turn(number, None, self._draws)
+                torch.clear_autocast_cache()
                 loss = self._loss(compute, part)
                 if number == 0 and not turn.calls:
                     raise Refused("firn.relay: the first step called none of the layers "
@@ -198,7 +203,7 @@ class LoopRelay(Relay):
         turn = getattr(self._here, "turn", None)
         if turn is None or self._is_inside():
             return layer.forward(*args, **kwargs)
-        if not layer.kept:
+        if layer.number <= self._first_kept:
             if turn.number == 0:
                 self._hints.wanted(layer.number + 1)
             turn.seam()

@@ -35,10 +35,20 @@ class Run:
         self._parameters = _parameters_version(layer)
         self._training = layer.module.training
 
-    def forward(self) -> Any:
-        """The layer's result, without a graph."""
-        with torch.no_grad(), self._settings.without_cache():
-            return self._call(self._tensors)
+    def forward(self, result: list[torch.Tensor]) -> Any:
+        """Appends the tensors of the layer's result, and returns its structure (trees.apart). The
+        layer runs with a graph, which ends here: kernels are chosen by whether gradients are
+        needed (attention's are), and would round in other ways."""
+        with torch.enable_grad(), self._settings.without_cache():
+            found: list[torch.Tensor] = []
+            structure = trees.apart(self._call(self._leaves()), found,
+                                    f"layer {self._layer} returned")
+        result += [each.detach() if each.requires_grad else each for each in found]
+        return structure
+
+    def _leaves(self) -> list[torch.Tensor]:
+        return [each.detach().requires_grad_() if needs else each
+                for each, needs in zip(self._tensors, self._needs)]
 
     def backward(self, uses: Sequence[int], shared: Sequence[torch.Tensor], which: Sequence[int],
                  gradients: Sequence[torch.Tensor | None]) -> list[Gradients]:
@@ -46,8 +56,7 @@ class Run:
         those of each input that needs one, then of each of `shared`: uses[i] contributions.
         `gradients` are those of the result's tensors number `which`."""
         self._check()
-        inputs = [each.detach().requires_grad_() if needs else each
-                  for each, needs in zip(self._tensors, self._needs)]
+        inputs = self._leaves()
         with self._settings.as_they_were():
             result: list[torch.Tensor] = []
             with torch.enable_grad():
@@ -177,8 +186,7 @@ class Call:
         return trees.together(structure, result)
 
     def forward(self, result: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        value = self._run.forward()
-        self._structure = trees.apart(value, result, f"layer {self._layer} returned")
+        self._structure = self._run.forward(result)
         self._layer.forwards += 1
         if self._which and self._which[-1] >= len(result):
             raise Refused(f"firn.relay: layer {self._layer} returned fewer tensors than before for "
@@ -186,11 +194,11 @@ class Call:
         return tuple(self._unbound(result[at]) for at in self._which)
 
     def _unbound(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Of a view, the same memory as a tensor that may be changed in place, as the plain
-        layer's; a view of an input stays one, and PyTorch refuses to change it."""
-        if tensor._is_view() and tensor.untyped_storage()._cdata not in self._given:
-            return tensor.data
-        return tensor
+        """The same memory as a tensor that may be changed in place, as the plain layer's; what is
+        an input's memory stays a view of it, and PyTorch refuses to change it."""
+        owned = tensor.layout == torch.strided and \
+            tensor.untyped_storage()._cdata not in self._given
+        return tensor.data if owned else tensor
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> Gradients:
         if self._run is None:

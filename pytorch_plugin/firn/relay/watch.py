@@ -155,8 +155,9 @@ Say = Callable[[str], None]
 
 def prepare(model: nn.Module, say: Say) -> None:
     """Turns off what would run layers again, or keep state in them, beside the relay."""
-    if getattr(model, "is_gradient_checkpointing", False):
-        model.gradient_checkpointing_disable()  # type: ignore[operator]
+    if any(getattr(each, "gradient_checkpointing", False) is True for each in model.modules()) and \
+            hasattr(model, "gradient_checkpointing_disable"):
+        model.gradient_checkpointing_disable()
         say("gradient checkpointing is turned off: the relay recomputes")
     configs = {id(config): config for module in model.modules()
                for config in [getattr(module, "config", None)]

@@ -162,6 +162,7 @@ class _Proof:
                                key=lambda each: sum(one.numel() for one in each))
         before = self._now(with_gradients=True)
         figures = self._figures()
+        settings = [_Settings(each) for each in (vars(optimizer), *optimizer.param_groups)]
         try:
             step_of(set(self._parameters))
             if self._figures() != figures:
@@ -173,9 +174,8 @@ class _Proof:
             self._why = f"a step of one layer failed ({error})"
         self._alone = self._now(with_gradients=False)
         self._put_back(before)
-        for (at, key), value in figures.items():
-            holder = vars(optimizer) if at < 0 else optimizer.param_groups[at]
-            holder[key] = value
+        for each in settings:
+            each.put_back()
 
     def why_not(self) -> str | None:
         """After the whole step."""
@@ -213,6 +213,25 @@ class _Proof:
         holders = [(-1, vars(self._optimizer)), *enumerate(self._optimizer.param_groups)]
         return {(at, key): value for at, holder in holders for key, value in holder.items()
                 if type(value) in (int, float) and key not in ("_step_count", "_opt_called")}
+
+
+class _Settings:
+    """What a group, or an optimizer, has beside its parameters and their states."""
+
+    def __init__(self, holder: dict[str, Any]) -> None:
+        self._holder, self._before = holder, {
+            key: value.clone() if isinstance(value, torch.Tensor) else value
+            for key, value in holder.items() if key != "params"}
+
+    def put_back(self) -> None:
+        for key in self._holder.keys() - self._before.keys() - {"params"}:
+            del self._holder[key]
+        for key, value in self._before.items():
+            if isinstance(value, torch.Tensor) and isinstance(self._holder[key], torch.Tensor):
+                with torch.no_grad():
+                    self._holder[key].copy_(value)
+            else:
+                self._holder[key] = value
 
 
 def _same(one: Any, other: Any) -> bool:

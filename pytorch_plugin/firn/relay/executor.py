@@ -86,23 +86,26 @@ class Relay:
     def _is_inside(self) -> bool:
         return getattr(self._here, "in_layer", False)
 
-    def _before_backward(self, layer: Layer) -> None:
+    def _before_backward(self, call: Call) -> None:
         raise NotImplementedError
 
     def _after_backward(self, layer: Layer) -> None:
         raise NotImplementedError
 
-    def _again(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
-        """The layer's result from a node that runs it again in the backward pass."""
+    def _again(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]
+               ) -> tuple[Any, Call | None]:
+        """The layer's result from a node that runs it again in the backward pass, and the call that
+        has it; none where nothing needs a gradient."""
         settings = self._settings(layer, tensors)
         seen = self._seen(layer, structure, tensors, settings)
         if not any(seen.needed):
             args, kwargs = trees.together(structure, tensors)
-            return layer.forward(*args, **kwargs)
+            return layer.forward(*args, **kwargs), None
         shared = [each for each in layer.shared if each.requires_grad]
         uses = [*seen.inputs, *(seen.parameters.get(each, 1) for each in shared)]
         run = Run(layer, structure, tensors, settings)
-        return self._node(layer, run, uses, shared, seen.needed)(tensors)
+        call = self._node(layer, run, uses, shared, seen.needed)
+        return call(tensors), call
 
     def _node(self, layer: Layer, run: Any, uses: Sequence[int], shared: Sequence[torch.Tensor],
               needed: Sequence[bool]) -> Call:

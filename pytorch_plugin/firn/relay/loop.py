@@ -13,30 +13,10 @@ from firn.relay.baton import Baton
 from firn.relay.draws import Draws, generators_of, kind_of
 from firn.relay.executor import Relay
 from firn.relay.layers import Layer
+from firn.relay.node import Call
 from firn.relay.state import ThreadState
 from firn.relay.trees import Refused
-
-
-class Turn:
-    """One micro-batch of a step, in a thread of its own, or in the caller's (baton None)."""
-
-    def __init__(self, number: int, baton: Baton | None, draws: Draws) -> None:
-        self.number, self._baton, self._draws = number, baton, draws
-        self.forward_ended = False
-        self.calls: dict[int, int] = {}    # of layers, by number
-        self.pending: dict[int, int] = {}  # of these, those without a backward pass yet
-        self.graph: set[Any] = set()       # the nodes of layers that ran plainly
-
-    def seam(self) -> None:
-        if self._baton is not None:
-            self._draws.leave(self.number)
-            self._baton.pass_on(self.number)
-            self._draws.enter(self.number)
-
-    def is_behind(self, layer: Layer) -> bool:
-        """Nothing of `layer` is left to do for it."""
-        ended = self._baton is not None and self._baton.has_ended(self.number)
-        return ended or (self.forward_ended and not self.pending.get(layer.number))
+from firn.relay.turns import Places, Turn
 
 
 class LoopRelay(Relay):
@@ -49,6 +29,7 @@ class LoopRelay(Relay):
         self.gradient_norm: torch.Tensor | None = None
         self._clip, self._scaler = clip, scaler
         self._learned = False
+        self._places = Places()
         self._turns: list[Turn] = []
         # (Kept layers and what follows run in one go: one micro-batch's graph is alive.)
         self._first_kept = min((each.number for each in self._layers if each.kept),
@@ -105,7 +86,7 @@ class LoopRelay(Relay):
             for number, part in enumerate(parts):
                 before = [each.get_offset() for each in generators]
                 on_cpu = torch.get_rng_state()
-                turn = self._here.turn = Turn(number, None, self._draws)
+                turn = self._here.turn = Turn(number, None, self._draws, self._places)
                 torch.clear_autocast_cache()
                 loss = self._loss(compute, part)
                 if number == 0 and not turn.calls:
@@ -128,7 +109,7 @@ class LoopRelay(Relay):
     def _threads(self, compute: Callable[[Any], torch.Tensor],
                  parts: Sequence[Any]) -> list[torch.Tensor]:
         baton = Baton(len(parts))
-        self._turns = [Turn(number, baton, self._draws) for number in range(len(parts))]
+        self._turns = [Turn(number, baton, self._draws, self._places) for number in range(len(parts))]
         losses: list[torch.Tensor] = [torch.empty(0)] * len(parts)
         state = ThreadState()
         self._draws.begin(generators_of(self.model.parameters()), list(map(kind_of, parts)))
@@ -138,8 +119,7 @@ class LoopRelay(Relay):
             with state.put():
                 self._draws.enter(number)
                 loss = self._loss(compute, parts[number])
-                turn.forward_ended = True
-                self._look_outside(loss, turn)
+                turn.end_forward(self._look_outside(loss, turn), self._turns[:number])
                 self._backward(loss)
                 losses[number] = loss.detach()
                 self._draws.leave(number)
@@ -162,8 +142,9 @@ class LoopRelay(Relay):
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         scaled.backward()  # type: ignore[no-untyped-call]
 
-    def _look_outside(self, loss: torch.Tensor, turn: Turn) -> None:
-        """What uses parameters of layers outside of them makes these shared ones."""
+    def _look_outside(self, loss: torch.Tensor, turn: Turn) -> set[Call]:
+        """What uses parameters of layers outside of them makes these shared ones. Returns the calls
+        that the loss depends on."""
         holders: dict[nn.Parameter, list[Layer]] = {}
         used: list[nn.Parameter] = []
         for layer in self._layers:
@@ -171,11 +152,13 @@ class LoopRelay(Relay):
                 holders.setdefault(parameter, []).append(layer)
             if turn.calls.get(layer.number, 0) > 1:
                 used += layer.own
-        used += watch.outside_uses(loss, turn.graph, holders.keys())
+        outside, calls = watch.outside_uses(loss, turn.graph, holders.keys())
+        used += outside
         turn.graph = set()
         for parameter in used:
             for layer in holders[parameter]:
                 layer.share(parameter)
+        return calls
 
     def _end_step(self) -> None:
         optimizer, scaler = self.optimizer, self._scaler
@@ -212,34 +195,29 @@ class LoopRelay(Relay):
                           "eager=False updates at the end")
         if not torch.is_grad_enabled() or (layer.kept and self._learned):
             return layer.forward(*args, **kwargs)
-        turn.calls[layer.number] = turn.calls.get(layer.number, 0) + 1
+        turn.enter(layer.number)
         tensors: list[torch.Tensor] = []
         structure = trees.apart((args, kwargs), tensors, f"layer {layer} is given")
         with self._inside():
             if not self._learned:
                 return watch.look(layer, structure, tensors, turn.graph)[1]
-            forwards = layer.forwards
-            result = self._again(layer, structure, tensors)
-        turn.pending[layer.number] = \
-            turn.pending.get(layer.number, 0) + layer.forwards - forwards
+            result, call = self._again(layer, structure, tensors)
+        if call is not None:
+            turn.made(call)
         if turn.number == len(self._turns) - 1:
             self._hints.done(layer)
         return result
 
-    def _before_backward(self, layer: Layer) -> None:
-        """Micro-batches pass each layer in ascending order, as their gradients are to be summed."""
+    def _before_backward(self, call: Call) -> None:
         turn = getattr(self._here, "turn", None)
         if turn is None:
-            raise Refused(f"firn.relay: a backward pass through layer {layer} after its step()")
+            raise Refused(f"firn.relay: a backward pass through layer {call.layer} after its "
+                          "step()")
         if turn.number == 0:
-            self._hints.wanted(layer.number - 1)
-        turn.seam()
-        while not all(each.is_behind(layer) for each in self._turns[:turn.number]):
-            turn.seam()
+            self._hints.wanted(call.layer.number - 1)
+        turn.begin_backward(call, self._turns[:turn.number])
 
     def _after_backward(self, layer: Layer) -> None:
-        turn = self._here.turn
-        turn.pending[layer.number] -= 1
         if layer.forwards == layer.backwards and \
                 all(each.forward_ended for each in self._turns):
             self._update.layer_done(layer)

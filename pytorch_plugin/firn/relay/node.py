@@ -162,10 +162,10 @@ class Call:
     """A layer's call, over one run or over the chunks of a batch (chunks.py)."""
 
     def __init__(self, layer: Layer, run: Any, uses: Sequence[int], shared: Sequence[torch.Tensor],
-                 needed: Sequence[bool], before: Callable[[Layer], None],
+                 needed: Sequence[bool], before: Callable[[Call], None],
                  inside: Callable[[], ContextManager[None]],
                  after: Callable[[Layer], None]) -> None:
-        self._layer, self._run, self._uses, self._shared = layer, run, uses, shared
+        self.layer, self._run, self._uses, self._shared = layer, run, uses, shared
         self._which = [at for at, needs in enumerate(needed) if needs]
         self._before, self._inside, self._after = before, inside, after
         self._given: set[int] = set()
@@ -187,9 +187,9 @@ class Call:
 
     def forward(self, result: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         self._structure = self._run.forward(result)
-        self._layer.forwards += 1
+        self.layer.forwards += 1
         if self._which and self._which[-1] >= len(result):
-            raise Refused(f"firn.relay: layer {self._layer} returned fewer tensors than before for "
+            raise Refused(f"firn.relay: layer {self.layer} returned fewer tensors than before for "
                           "the same kinds of arguments")
         return tuple(self._unbound(result[at]) for at in self._which)
 
@@ -202,17 +202,17 @@ class Call:
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> Gradients:
         if self._run is None:
-            raise Refused(f"firn.relay: a second backward pass through layer {self._layer} "
+            raise Refused(f"firn.relay: a second backward pass through layer {self.layer} "
                           "(retain_graph=True): its inputs are gone")
         if not torch.autograd._is_checkpoint_valid():
             raise Refused("firn.relay: torch.autograd.grad() and backward(inputs=...) cannot pass "
-                          f"layer {self._layer}: use backward() without inputs")
-        self._before(self._layer)
+                          f"layer {self.layer}: use backward() without inputs")
+        self._before(self)
         run, self._run = self._run, None
         with self._inside():
             found = run.backward(self._uses, self._shared, self._which, gradients)
-        self._layer.backwards += 1
-        self._after(self._layer)
+        self.layer.backwards += 1
+        self._after(self.layer)
         return [each for contributions in found for each in contributions]
 
 
@@ -230,6 +230,6 @@ class _Node(torch.autograd.Function):
         return (None, None, None, *context.call.backward(gradients))
 
 
-def is_layer(node: Any) -> bool:
-    """Whether it is one of these nodes."""
-    return isinstance(node, _Node._backward_cls)
+def call_of(node: Any) -> Call | None:
+    """Whose node it is, if it is a layer's."""
+    return node.call if isinstance(node, _Node._backward_cls) else None

@@ -12,7 +12,7 @@ from firn.relay import trees, watch
 from firn.relay.chunks import ChunkedRun, Cut, try_cut
 from firn.relay.executor import Relay
 from firn.relay.layers import Layer
-from firn.relay.node import Run
+from firn.relay.node import Call, Run
 from firn.relay.trees import Refused
 
 
@@ -37,7 +37,7 @@ class SplitRelay(Relay):
         self._hints.wanted(layer.number + 1)
         with self._inside():
             if cut.parts == 1:
-                return self._again(layer, structure, tensors)
+                return self._again(layer, structure, tensors)[0]
             return self._in_parts(layer, structure, tensors, cut)
 
     def _in_parts(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
@@ -60,8 +60,8 @@ class SplitRelay(Relay):
         run = ChunkedRun(run_part, cut, needs, self._joined[kind])
         return self._node(layer, run, [1] * sum(needs), (), seen.needed)(tensors)
 
-    def _before_backward(self, layer: Layer) -> None:
-        self._hints.wanted(layer.number - 1)
+    def _before_backward(self, call: Call) -> None:
+        self._hints.wanted(call.layer.number - 1)
 
     def _after_backward(self, layer: Layer) -> None:
         if layer.forwards == layer.backwards:

@@ -11,7 +11,7 @@ from torch import nn
 
 from firn.relay import trees
 from firn.relay.layers import Layer
-from firn.relay.node import is_layer, nodes_behind, version_of
+from firn.relay.node import Call, call_of, nodes_behind, version_of
 from firn.relay.trees import Refused
 
 
@@ -114,18 +114,21 @@ def _edges(layer: Layer, tensors: Sequence[torch.Tensor], result: Sequence[torch
 
 
 def outside_uses(loss: torch.Tensor, inside: set[Any],
-                 parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:
+                 parameters: Collection[nn.Parameter]) -> tuple[list[nn.Parameter], set[Call]]:
     """Parameters of layers that the graph of `loss` uses outside of them: of nodes that are neither
-    in `inside` nor layers."""
-    found = []
+    in `inside` nor layers. And the layers' calls in that graph."""
+    found, calls = [], set()
     for node in nodes_behind([loss]):
-        if node in inside or is_layer(node):
+        call = call_of(node)
+        if call is not None:
+            calls.add(call)
+        if node in inside or call is not None:
             continue
         for following, _ in node.next_functions:
             variable = getattr(following, "variable", None)
             if variable is not None and variable in parameters:
                 found.append(variable)
-    return found
+    return found, calls
 
 
 def check_model(model: nn.Module, layers: Sequence[Layer]) -> None:

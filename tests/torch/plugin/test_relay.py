@@ -298,12 +298,12 @@ def test_parameters_that_something_else_uses_too():
 
 def test_a_mutated_order_is_seen(monkeypatch):
     """The comparison above can tell: sums in descending order differ."""
-    from firn.relay import baton, loop
+    from firn.relay import baton, turns
     plain = Job(Words, word_parts(3, 3), relay=False)
     monkeypatch.setattr(baton.Baton, "_next", lambda self, number: next(
         (at % 3 for at in range(number + 2, number - 1, -1) if self._running[at % 3]), number))
     assert different(Job(Words, word_parts(3, 3)), plain) == [], "each waits for those before it"
-    monkeypatch.setattr(loop.Turn, "is_behind", lambda self, layer: True)
+    monkeypatch.setattr(turns.Turn, "has_come_to", lambda self, place: True)
     assert different(Job(Words, word_parts(3, 3)), plain) != []
 
 

@@ -119,7 +119,9 @@ class LoopRelay(Relay):
             with state.put():
                 self._draws.enter(number)
                 loss = self._loss(compute, parts[number])
-                turn.end_forward(self._look_outside(loss, turn), self._turns[:number])
+                reached = self._look_outside(loss, turn)
+                turn.end_forward(reached, self._turns[:number],
+                                 any(each.shared for each in self._layers))
                 self._backward(loss)
                 losses[number] = loss.detach()
                 self._draws.leave(number)

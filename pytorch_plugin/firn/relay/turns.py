@@ -2,13 +2,16 @@
 
 Gradients are to be summed as the loop sums them: of each parameter, micro-batch 0's first. So a
 turn runs a part of its backward pass (from one layer's node up to the next) once every turn before
-it has come as far. Calls have places, by the order in which the plain first step made them, so that
-turns that leave layers out can be compared. Turn 0 waits for nobody: some turn can always go on.
+it has come as far. Calls have places, in the order in which micro-batches make them, so that turns
+that leave layers out can be compared; where layers share parameters with others, such a turn waits
+until those before it have ended, for its gradient of a shared parameter may be whole sooner. Turn 0
+waits for nobody: some turn can always go on.
 """
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any, Sequence
 
 from firn.relay.baton import Baton
@@ -17,14 +20,23 @@ from firn.relay.node import Call
 
 
 class Places:
-    """Of the nth call of each layer: its place among all calls of a micro-batch."""
+    """The nth calls of layers, in the order in which micro-batches make them."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[int, int], int] = {}
+        self._places: dict[tuple[int, int], Fraction] = {}
 
-    def of(self, layer: int, count: int) -> int:
-        """(A new one is the last, from now on.)"""
-        return self._places.setdefault((layer, count), len(self._places))
+    def of(self, layer: int, count: int, behind: Fraction | None) -> Fraction:
+        """That of the layer's call number `count`; a new one is the next to the place `behind`, which
+        its micro-batch had before."""
+        key = (layer, count)
+        if key not in self._places:
+            above = [each for each in self._places.values() if behind is None or each > behind]
+            if not above:
+                self._places[key] = Fraction(len(self._places)) if behind is None else behind + 1
+            else:
+                below = min(above) - 2 if behind is None else behind
+                self._places[key] = (min(above) + below) / 2
+        return self._places[key]
 
 
 class Turn:
@@ -35,8 +47,11 @@ class Turn:
         self.forward_ended = False
         self.calls: dict[int, int] = {}  # of layers, by number
         self.graph: set[Any] = set()     # the nodes of layers that ran plainly
-        self._left: list[tuple[int, Call]] = []  # without a backward pass yet
-        self._place = math.inf           # that of the call that waits for its backward pass
+        self._left: list[tuple[Fraction, Call]] = []  # without a backward pass yet
+        self._last: Fraction | None = None  # the place of the last call
+        self._shape: list[Fraction] = []    # of all its backward passes, once forward_ended
+        self._alone = False                 # waits until the turns before it have ended
+        self._place: Fraction | float = math.inf  # of the call whose backward pass is next
 
     def seam(self) -> None:
         """The other turns run up to their next one."""
@@ -49,21 +64,25 @@ class Turn:
         """A call of the layer in the forward pass."""
         self._place = math.inf
         self.calls[layer] = self.calls.get(layer, 0) + 1
-        self._places.of(layer, self.calls[layer])
+        self._last = self._places.of(layer, self.calls[layer], self._last)
 
     def made(self, call: Call) -> None:
         """The call that was entered last has a node."""
-        layer = call.layer.number
-        self._left.append((self._places.of(layer, self.calls[layer]), call))
+        assert self._last is not None
+        self._left.append((self._last, call))
 
-    def end_forward(self, reached: set[Call], before: Sequence[Turn]) -> None:
+    def end_forward(self, reached: set[Call], before: Sequence[Turn], sharing: bool) -> None:
         """The loss is there, and its graph has the calls `reached`. Returns when its backward pass
-        may begin."""
+        may begin. `sharing`: a layer has parameters that others use too."""
         for _, call in self._left:
             if call not in reached:
                 call.layer.forwards -= 1
         self._left = [each for each in self._left if each[1] in reached]
+        self._shape = [place for place, _ in self._left]
         self.forward_ended = True
+        while not all(each.forward_ended for each in before):
+            self.seam()
+        self._alone = sharing and any(each._shape != self._shape for each in before)
         self._wait(before)
 
     def begin_backward(self, call: Call, before: Sequence[Turn]) -> None:
@@ -74,11 +93,13 @@ class Turn:
         self._wait(before)
 
     def _wait(self, before: Sequence[Turn]) -> None:
-        following = self._left[-1][0] if self._left else -math.inf
+        following: Fraction | float = -math.inf
+        if self._left and not self._alone:
+            following = self._left[-1][0]
         while not all(each.has_come_to(following) for each in before):
             self.seam()
 
-    def has_come_to(self, place: float) -> bool:
+    def has_come_to(self, place: Fraction | float) -> bool:
         """Its backward pass is done with all that lies behind `place`."""
         ended = self._baton is not None and self._baton.has_ended(self.number)
         return ended or self._place <= place

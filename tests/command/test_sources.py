@@ -19,6 +19,14 @@ def test_json_becomes_text_in_one_way():
     assert found == {"allocator/base/json_text.h"}
 
 
+def test_each_file_of_the_python_package_is_installed():
+    package = ROOT / "pytorch_plugin/firn"
+    installed = (ROOT / "pytorch_plugin/meson.build").read_text()
+    files = [str(path.relative_to(package.parent)) for path in sorted(package.rglob("*.py"))]
+    assert "firn/relay/loop.py" in files
+    assert [name for name in files if f"'{name}'" not in installed] == []
+
+
 def included(path):
     return re.findall(r'^#include "([^"]+)"', path.read_text(), flags=re.M)
 

@@ -120,7 +120,7 @@ def test_installed_used_again_and_removed_without_a_trace(wheel, tmp_path):
         "print(firn.__file__)\n"
         "print([line.split(maxsplit=5)[5] for line in open('/proc/self/maps')\n"
         "       if 'libfirn_torch' in line][0])\n"
-        "import firn.simulate_plot, firn._tables",
+        "import firn.simulate_plot, firn._tables, firn.relay.loop, firn.relay.split",
         PYTORCH_CUDA_ALLOC_CONF="backend:firn", FIRN_DEVICE="software", FIRN_GPU_MEMORY="256MiB",
         LD_PRELOAD=f"{software}/cudart/libcudart.so.13:{software}/libcuda.so.1")
     assert done.stderr == ""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
               keep: Keep = "auto", eager: Eager = "auto") -> nn.Module: ...
 
 
-def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,  # type: ignore[misc]
+def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
           split: bool = False, layers: Sequence[nn.Module | str] | None = None,
           keep: Keep = "auto", clip: float | None = None, scaler: Any = None,
           eager: Eager = "auto") -> Any:
@@ -97,9 +97,9 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,  # type
     if clip is not None and not clip > 0:
         raise ValueError(f"firn.relay: clip={clip!r}: a norm above 0")
     if (split or eager is True) and (clip is not None or scaler is not None):
-        raise ValueError("firn.relay: clip= and scaler= are the loop form's, and want all gradients "
-                         "before the first update (eager=False); with split=True the program clips "
-                         "and scales as always")
+        raise ValueError("firn.relay: clip= and scaler= are the loop form's, and want all "
+                         "gradients before the first update (eager=False); with split=True the "
+                         "program clips and scales as always")
     options: dict[str, Any] = {"layers": layers, "keep": 0 if keep == "auto" else keep}
     if split:
         from firn.relay.split import SplitRelay

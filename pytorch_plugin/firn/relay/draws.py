@@ -1,19 +1,18 @@
 """Random numbers: the generators' states, and where each micro-batch's draws begin.
 
-A CUDA generator is a seed and an offset, so that each micro-batch can draw what it would draw in the
-plain loop: it begins behind all that the ones before it draw, which is known once a part of these
-shapes has run. The CPU's generator has no offset: its draws come in the relay's order.
+A CUDA generator is a seed and an offset, so that each micro-batch can draw as in the plain loop: it
+begins behind all that the ones before it draw, which is known once a part of these shapes has run.
+The CPU's generator has no offset: its draws come in the relay's order.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Hashable, Iterable, Sequence
+from typing import Any, Callable, Hashable, Iterable
 
 import torch
 
 from firn.relay.trees import tensors_in
 
-States = list[torch.Tensor]
 _FAR = 1 << 32  # apart from each other: no micro-batch draws that often
 
 
@@ -28,18 +27,6 @@ def kind_of(part: Any) -> Hashable:
     return tuple((tuple(each.shape), each.dtype) for each in tensors_in(part))
 
 
-class Saved:
-    """The states of the CPU's generator and of `generators` as of now."""
-
-    def __init__(self, generators: Sequence[torch.Generator]) -> None:
-        self._generators = (torch.default_generator, *generators)
-        self._states = [each.get_state() for each in self._generators]
-
-    def put_back(self) -> None:
-        for generator, state in zip(self._generators, self._states):
-            generator.set_state(state)
-
-
 class Draws:
     """The offsets of micro-batches, for one model."""
 
@@ -51,7 +38,7 @@ class Draws:
         self._generators: list[torch.Generator] = []
         self._kinds: list[Hashable] = []
         self._begins: list[list[int]] = []
-        self._states: list[States] = []
+        self._states: list[list[torch.Tensor]] = []
         self._exact = True
 
     def learn(self, kind: Hashable, drawn: list[int]) -> None:
@@ -82,29 +69,23 @@ class Draws:
 
     def end(self) -> None:
         """After a step: the generators stand behind all draws."""
-        self.enter(-1)
-        if not self._generators:
-            return
         drawn = []
-        for number, begin in enumerate(self._begins):
+        for number, begins in enumerate(self._begins):
             self.enter(number)
-            drawn.append([each.get_offset() - start
-                          for each, start in zip(self._generators, begin)])
-        wrong = [kind for kind, count in zip(self._kinds, drawn)
-                 if self._exact and self._known[kind] != count]
-        for kind, count in zip(self._kinds, drawn):
-            self.learn(kind, count)
+            drawn.append([generator.get_offset() - begin
+                          for generator, begin in zip(self._generators, begins)])
+        for at, generator in enumerate(self._generators):
+            moved = [counts[at] for counts in drawn]
+            total = sum(moved) if self._exact or not any(moved) else _FAR * len(moved)
+            generator.set_offset(self._begins[0][at] + total)
+        wrong = [kind for kind, counts in zip(self._kinds, drawn)
+                 if self._exact and self._known[kind] != counts]
         if wrong or (not self._exact and any(map(any, drawn))):
             self._say("the micro-batches' draws of random numbers (dropout) are not the loop's in "
                       "this step, since parts of such shapes had not been seen, or do not always "
                       "draw equally often: equal in distribution")
-        self.enter(0)
-        for at, generator in enumerate(self._generators):
-            begins = [begin[at] for begin in self._begins]
-            moved = any(count[at] for count in drawn)
-            far = self._exact or not moved
-            total = sum(count[at] for count in drawn) if far else _FAR * len(begins)
-            generator.set_offset(begins[0] + total)
+        for kind, counts in zip(self._kinds, drawn):
+            self.learn(kind, counts)
 
 
 def _state_at(generator: torch.Generator, offset: int) -> torch.Tensor:

@@ -67,6 +67,7 @@ class Forward:
         module = self._module()
         if self._before is not None:
             return copy.deepcopy(self._before, memo)
+        assert module is not None
         return types.MethodType(type(module).forward, memo[id(module)])
 
     def __reduce__(self) -> Any:
@@ -96,8 +97,11 @@ def find(model: nn.Module, wanted: Sequence[nn.Module | str] | None) -> list[Lay
     model, or their names. Refused, where there are none."""
     names = {module: name for name, module in model.named_modules()}
     if wanted is not None:
-        modules = [model.get_submodule(each) if isinstance(each, str) else each
-                   for each in wanted]
+        named = dict(model.named_modules())
+        for each in wanted:
+            if isinstance(each, str) and each not in named:
+                raise ValueError(f"firn.relay: layers=: the model has no module {each!r}")
+        modules = [named[each] if isinstance(each, str) else each for each in wanted]
         for module in modules:
             if module not in names:
                 raise ValueError(f"firn.relay: layers=: a {type(module).__name__} is no module of "

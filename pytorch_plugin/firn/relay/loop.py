@@ -63,6 +63,8 @@ class LoopRelay(Relay):
                 if parameter not in had:
                     parameter.grad = None
             self._note_updated(error)
+            for layer in self._layers:
+                layer.begin_step()
             raise
         finally:
             self._turns = []
@@ -101,15 +103,16 @@ class LoopRelay(Relay):
         finally:
             self._here.turn = None
         if self._draws.on_cpu:
-            self._say("random numbers come from the CPU's generator (dropout): they are drawn layer "
-                      "by layer, other ones than the plain loop's, equal in distribution")
+            self._say("random numbers come from the CPU's generator (dropout): they are drawn "
+                      "layer by layer, other ones than the plain loop's, equal in distribution")
         self._learned = True
         return losses
 
     def _threads(self, compute: Callable[[Any], torch.Tensor],
                  parts: Sequence[Any]) -> list[torch.Tensor]:
         baton = Baton(len(parts))
-        self._turns = [Turn(number, baton, self._draws, self._places) for number in range(len(parts))]
+        self._turns = [Turn(number, baton, self._draws, self._places)
+                       for number in range(len(parts))]
         losses: list[torch.Tensor] = [torch.empty(0)] * len(parts)
         state = ThreadState()
         self._draws.begin(generators_of(self.model.parameters()), list(map(kind_of, parts)))
@@ -142,7 +145,7 @@ class LoopRelay(Relay):
 
     def _backward(self, loss: torch.Tensor) -> None:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
-        scaled.backward()  # type: ignore[no-untyped-call]
+        scaled.backward()
 
     def _look_outside(self, loss: torch.Tensor, turn: Turn) -> set[Call]:
         """What uses parameters of layers outside of them makes these shared ones. Returns the calls

@@ -1,5 +1,5 @@
-"""One call of a layer as one node of autograd: forward keeps the layer's inputs alone; backward runs
-the layer again, and goes through that graph.
+"""One call of a layer as one node of autograd: forward keeps the layer's inputs alone; backward
+runs the layer again, and goes through that graph.
 
 The gradients' sums are the plain graph's, to the last bit. There, each operator that uses an input
 adds its own contribution to what has come so far; a node that gave their sum would add in other
@@ -179,7 +179,7 @@ class Call:
             [*(each for each in tensors if each.requires_grad), *self._shared], self._uses)
             for _ in range(count)]
         anchor = torch.empty(0, requires_grad=True)  # (parameters alone may need gradients)
-        out = _Node.apply(self, result, anchor, *edges)
+        out = _Node.apply(self, result, anchor, *edges)  # type: ignore[no-untyped-call]
         structure = self._structure
         for at, each in zip(self._which, out):
             result[at] = each
@@ -204,7 +204,7 @@ class Call:
         if self._run is None:
             raise Refused(f"firn.relay: a second backward pass through layer {self.layer} "
                           "(retain_graph=True): its inputs are gone")
-        if not torch.autograd._is_checkpoint_valid():
+        if not torch.autograd._is_checkpoint_valid():  # type: ignore[no-untyped-call]
             raise Refused("firn.relay: torch.autograd.grad() and backward(inputs=...) cannot pass "
                           f"layer {self.layer}: use backward() without inputs")
         self._before(self)
@@ -225,11 +225,13 @@ class _Node(torch.autograd.Function):
         return call.forward(result)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(context: Any, *gradients: torch.Tensor | None) -> Any:
         return (None, None, None, *context.call.backward(gradients))
 
 
 def call_of(node: Any) -> Call | None:
     """Whose node it is, if it is a layer's."""
-    return node.call if isinstance(node, _Node._backward_cls) else None
+    kind: Any = _Node._backward_cls
+    found: Call | None = node.call if isinstance(node, kind) else None
+    return found

@@ -27,8 +27,9 @@ class SplitRelay(Relay):
             return layer.forward(*args, **kwargs)
         unfinished = self._update.updated()
         if unfinished:
-            raise Refused(f"firn.relay: {len(unfinished)} layers were updated in the backward pass, "
-                          "and optimizer.step() did not follow: eager=False leaves all to step()")
+            raise Refused(f"firn.relay: {len(unfinished)} layers were updated in the backward "
+                          "pass, and optimizer.step() did not follow: eager=False leaves all to "
+                          "step()")
         if layer.kept or not torch.is_grad_enabled():
             return layer.forward(*args, **kwargs)
         tensors: list[torch.Tensor] = []

@@ -67,12 +67,13 @@ class ThreadState:
         self._cache = torch.is_autocast_cache_enabled()
         self._gradients = torch.is_grad_enabled()
         self._anomaly = torch.is_anomaly_enabled()
-        self._functions = _get_current_function_mode_stack()
+        self._functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         self._dispatch = dispatch._get_current_dispatch_mode_stack()
         self._saved = torch._C._autograd._top_saved_tensors_default_hooks(True)
         self._streams: list[torch.cuda.Stream] = []
         self._device: int | None = None
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_available() and \
+                torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._device = torch.cuda.current_device()
             self._streams = [torch.cuda.current_stream(each)
                              for each in range(torch.cuda.device_count())]
@@ -96,6 +97,6 @@ class ThreadState:
                 dispatch._push_mode(mode)
                 stack.callback(dispatch._pop_mode)
             for function in self._functions:
-                _push_mode(function)
+                _push_mode(function)  # type: ignore[no-untyped-call]
                 stack.callback(_pop_mode)
             yield

@@ -26,7 +26,7 @@ class Places:
         self._places: dict[tuple[int, int], Fraction] = {}
 
     def of(self, layer: int, count: int, behind: Fraction | None) -> Fraction:
-        """That of the layer's call number `count`; a new one is the next to the place `behind`, which
+        """That of the layer's call number `count`; a new one is next to the place `behind`, which
         its micro-batch had before."""
         key = (layer, count)
         if key not in self._places:

@@ -115,10 +115,10 @@ class Update:
         if self.wanted and not self.eager and self._proof is None:
             left, self._left = self._left, {}
             if any(_identity(each) != identity for each, identity in left.items()):
-                raise Refused("firn.relay: gradients were changed between a layer's backward pass and "
-                              "step() (clipping, a scaler, a use of its parameters elsewhere): it "
-                              "cannot be updated before that; eager=False, or clip= and scaler= of "
-                              "the loop form")
+                raise Refused("firn.relay: gradients were changed between a layer's backward pass "
+                              "and step() (clipping, a scaler, a use of its parameters "
+                              "elsewhere): it cannot be updated before that; eager=False, or "
+                              "clip= and scaler= of the loop form")
             why = self._others()
             if why is None:
                 self._proof = _Proof(self.optimizer, self._layers, self._step_of)

@@ -160,11 +160,12 @@ def prepare(model: nn.Module, say: Say) -> None:
     """Turns off what would run layers again, or keep state in them, beside the relay."""
     if any(getattr(each, "gradient_checkpointing", False) is True for each in model.modules()) and \
             hasattr(model, "gradient_checkpointing_disable"):
-        model.gradient_checkpointing_disable()
+        model.gradient_checkpointing_disable()  # type: ignore[operator]
         say("gradient checkpointing is turned off: the relay recomputes")
-    configs = {id(config): config for module in model.modules()
-               for config in [getattr(module, "config", None)]
-               if getattr(config, "use_cache", None) is True}
+    configs: dict[int, Any] = {
+        id(config): config for module in model.modules()
+        for config in [getattr(module, "config", None)]
+        if getattr(config, "use_cache", None) is True}
     for config in configs.values():
         config.use_cache = False
     if configs:

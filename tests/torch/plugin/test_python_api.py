@@ -288,6 +288,12 @@ with firn.no_spill():
     on: bool = firn.enabled()
 devices: list[dict[str, int]] = firn.stats()["devices"]
 firn.pin(3)  # type: ignore[arg-type]
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters())
+relay = firn.relay(model, optimizer, micro_batches=2)
+loss: torch.Tensor = relay.step(lambda part: model(part).sum(), [torch.ones(1, 2)])
+same: torch.nn.Module = firn.relay(model, optimizer, 2, split=True, keep=1)
 """)
     done = subprocess.run(
         [PYTHON, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"),

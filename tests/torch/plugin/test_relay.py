@@ -36,6 +36,32 @@ def test_optimizers(name):
     assert relayed.relay._update.eager, "proven in the first step, and used from the second"
 
 
+def test_dropout_of_one_micro_batch():
+    """It draws in the loop's order by itself; a layer's second run draws the same again."""
+    check_same_bits(lambda: Words(drop=0.3), word_parts(1, 4))
+
+
+def test_dropout_is_drawn_again_in_second_runs():
+    """Steps without a rate learn nothing: gradients of a second run belong to its first's loss."""
+    torch.manual_seed(0)
+    model = Words(drop=0.5)
+    relay = quietly(firn.relay, model, torch.optim.SGD(model.parameters(), lr=0.0), 3, eager=False)
+    masks = {}
+
+    def keep(module, inputs, result):
+        again = torch._C._current_graph_task_id() != -1
+        masks.setdefault((threading.current_thread().name, again), []).append(result == 0)
+    for block in model.blocks:
+        block.drop.register_forward_hook(keep)
+    for parts in word_parts(3, 2):
+        masks.clear()
+        quietly(relay.step, lambda part: loss_of(model, part), parts)
+    for number in range(3):
+        first, again = (masks[f"relay {number}", which] for which in (False, True))
+        assert all(map(torch.equal, first, reversed(again))) and len(first) == 3
+    assert not torch.equal(masks["relay 0", False][0], masks["relay 1", False][0])
+
+
 class Log:
     """(what, layer, micro-batch) of one step, by hooks of the program's own."""
 

@@ -149,6 +149,8 @@ def test_what_is_no_layer():
         make_relay(nn.Linear(3, 3))
     with pytest.raises(ValueError, match="is no module of the model"):
         make_relay(Words(), layers=[Block(12)])
+    with pytest.raises(ValueError, match="the model has no module 'blocks.7'"):
+        make_relay(Words(), layers=["blocks.7"])
     with pytest.raises(Refused, match="blocks.0.inner is a part of blocks.0"):
         make_relay(Words(), layers=["blocks.0", "blocks.0.inner"])
     relay = make_relay()

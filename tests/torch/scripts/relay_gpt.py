@@ -1,0 +1,72 @@
+"""A GPT, as gpt_adamw.py's, whose steps are firn.relay's or the plain loop's over micro-batches."""
+
+import argparse
+import warnings
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import firn
+import gpt_adamw
+import report
+import text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--relay", action="store_true")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--micro-batches", type=int, default=4)
+    parser.add_argument("--clip", type=float)
+    parser.add_argument("--eager", choices=["auto", "no"], default="auto")
+    parser.add_argument("--fused", action="store_true", help="the fused AdamW")
+    args = parser.parse_args()
+
+    torch.manual_seed(1)
+    model = gpt_adamw.Gpt(args.layers, args.width, args.heads, args.length).to("cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=args.fused or None)
+    data = text.batches(text.library_text(1 << 20), args.steps, args.batch, args.length, 1)
+    if args.relay:
+        warnings.simplefilter("error")
+        relay = firn.relay(model, optimizer, micro_batches=args.micro_batches, clip=args.clip,
+                           eager="auto" if args.eager == "auto" else False)
+
+    def compute(part):
+        tokens, targets = part
+        logits = model(tokens.to("cuda"))
+        return F.cross_entropy(logits.view(-1, 256), targets.to("cuda").reshape(-1)) \
+            / args.micro_batches
+
+    for step, (tokens, targets) in enumerate(data):
+        parts = list(zip(tokens.chunk(args.micro_batches), targets.chunk(args.micro_batches)))
+        if step == 2:  # the first step of the relay is the plain loop
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            kept = torch.cuda.memory_allocated()
+        if args.relay:
+            total = relay.step(compute, parts)
+        else:
+            total = None
+            for part in parts:
+                loss = compute(part)
+                loss.backward()
+                total = loss.detach() if total is None else total + loss.detach()
+            if args.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+        report.loss(step, total)
+    if args.steps > 2:
+        print(f"beside {torch.cuda.max_memory_allocated() - kept}")
+    print(f"offset {torch.cuda.default_generators[0].get_offset()}")
+    report.finish(model.state_dict().values())
+
+
+if __name__ == "__main__":
+    main()

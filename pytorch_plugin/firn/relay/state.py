@@ -12,9 +12,10 @@ from torch.utils import _python_dispatch as dispatch
 _KINDS = ("cpu", "cuda")
 
 
-def _autocast() -> list[tuple[str, bool, torch.dtype]]:
-    return [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-            for kind in _KINDS]
+def _autocast() -> dict[str, torch.dtype]:
+    """The kinds of devices for which it is on."""
+    return {kind: torch.get_autocast_dtype(kind) for kind in _KINDS
+            if torch.is_autocast_enabled(kind)}
 
 
 class Settings:
@@ -24,7 +25,7 @@ class Settings:
         self._generators = (torch.default_generator, *generators)
         self._states = [each.get_state() for each in self._generators]
         self._autocast = _autocast()
-        self.casts = any(enabled for _, enabled, _ in self._autocast)
+        self.casts = bool(self._autocast)
         self._cache = torch.is_autocast_cache_enabled()
 
     @contextlib.contextmanager
@@ -32,20 +33,22 @@ class Settings:
         """(Without what is in autocast's cache: weights that were cast without a graph, or in
         another one.)"""
         states = [each.get_state() for each in self._generators]
-        self.put_states(self._states)
+        self._put(self._states)
         try:
             with contextlib.ExitStack() as stack:
-                if self.casts or any(enabled for _, enabled, _ in _autocast()):
+                now = _autocast()
+                if self.casts or now:
                     torch.clear_autocast_cache()
                     stack.callback(torch.clear_autocast_cache)
-                    for kind, enabled, dtype in self._autocast:
-                        stack.enter_context(torch.autocast(kind, dtype, enabled, self._cache))
+                    for kind, dtype in {**now, **self._autocast}.items():
+                        stack.enter_context(torch.autocast(kind, dtype, kind in self._autocast,
+                                                           self._cache))
                 yield
         finally:
-            self.put_states(states)
+            self._put(states)
 
-    def put_states(self, states: Sequence[torch.Tensor] | None = None) -> None:
-        for generator, state in zip(self._generators, states or self._states):
+    def _put(self, states: Sequence[torch.Tensor]) -> None:
+        for generator, state in zip(self._generators, states):
             generator.set_state(state)
 
     @contextlib.contextmanager
@@ -66,7 +69,6 @@ class ThreadState:
         self._autocast = _autocast()
         self._cache = torch.is_autocast_cache_enabled()
         self._gradients = torch.is_grad_enabled()
-        self._anomaly = torch.is_anomaly_enabled()
         self._functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         self._dispatch = dispatch._get_current_dispatch_mode_stack()
         self._saved = torch._C._autograd._top_saved_tensors_default_hooks(True)
@@ -88,8 +90,8 @@ class ThreadState:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(torch.set_grad_enabled(self._gradients))
-            for kind, enabled, dtype in self._autocast:
-                stack.enter_context(torch.autocast(kind, dtype, enabled, self._cache))
+            for kind, dtype in self._autocast.items():
+                stack.enter_context(torch.autocast(kind, dtype, True, self._cache))
             if self._saved is not None:
                 torch._C._autograd._push_saved_tensors_default_hooks(*self._saved)
                 stack.callback(torch._C._autograd._pop_saved_tensors_default_hooks)

@@ -37,6 +37,7 @@ def look(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
     args, kwargs = trees.together(structure, tensors)
     buffers = dict(layer.module.named_buffers())
     before = [version_of(each) for each in (*tensors, *buffers.values())]
+    torch.clear_autocast_cache()  # (a weight is cast in each call, as when it runs again)
     begin = _now()
     value = layer.forward(*args, **kwargs)
     _look_at_changes(layer, structure, tensors, buffers, before, args, kwargs)

@@ -96,6 +96,19 @@ def test_clip(name):
     check_same_bits(MODELS[name], steps_for(name, 2), compute=loss_of, clip=0.1)
 
 
+def test_autocast_of_layers_that_are_called_again():
+    """Weights are cast in each call, and once in the loop: close, and not equal."""
+    def compute(model, part):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(**part).loss
+    steps = steps_for("albert", 2)
+    jobs = [Job(albert, steps, compute=compute, optimizer=torch.optim.SGD, relay=relay)
+            for relay in (True, False)]
+    for one, other in zip(*(each.model.parameters() for each in jobs)):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=1e-3)
+    check_same_bits(bert, steps_for("bert", 2), compute=compute)
+
+
 def test_output_of_hidden_states():
     """Hooks of transformers' own, which know their micro-batch by a context variable."""
     def compute(model, part):

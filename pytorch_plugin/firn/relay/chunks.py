@@ -115,6 +115,7 @@ class ChunkedRun:
                  joined: Sequence[bool]) -> None:
         self._run_part, self._bounds, self._joined = run_part, cut.bounds, joined
         self._runs: list[Run] = []
+        self.needed: list[bool] = []
         self._is_cut = [cut for cut, needed in zip(cut.is_cut, needs) if needed]
 
     def forward(self, result: list[torch.Tensor]) -> Any:
@@ -124,6 +125,7 @@ class ChunkedRun:
             self._runs.append(self._run_part(number))
             results.append([])
             structure = self._runs[-1].forward(results[-1])
+        self.needed = self._runs[-1].needed
         result += [torch.cat(pieces) if joined else pieces[0]
                    for pieces, joined in zip(zip(*results), self._joined)]
         return structure

@@ -93,7 +93,8 @@ class LoopRelay(Relay):
                 loss = self._loss(compute, part)
                 if number == 0 and not turn.calls:
                     raise Refused("firn.relay: the first step called none of the layers "
-                                  f"{', '.join(self.layers)} through forward()")
+                                  f"{', '.join(self.layers)} with gradients (no_grad(), or "
+                                  "checkpoint(use_reentrant=True) around them?)")
                 self._look_outside(loss, turn)
                 self._backward(loss)
                 losses.append(loss.detach())

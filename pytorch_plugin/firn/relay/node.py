@@ -29,6 +29,7 @@ class Run:
     def __init__(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
                  settings: Settings) -> None:
         self._layer, self._structure, self._settings = layer, structure, settings
+        self.needed: list[bool] = []  # of the result's tensors, which need gradients
         self._needs = [each.requires_grad for each in tensors]
         self._tensors = [each.detach() if each.requires_grad else each for each in tensors]
         self._versions = [version_of(each) for each in tensors]
@@ -43,6 +44,7 @@ class Run:
             found: list[torch.Tensor] = []
             structure = trees.apart(self._call(self._leaves()), found,
                                     f"layer {self._layer} returned")
+        self.needed = [each.requires_grad for each in found]
         result += [each.detach() if each.requires_grad else each for each in found]
         return structure
 
@@ -166,15 +168,13 @@ class Call:
                  inside: Callable[[], ContextManager[None]],
                  after: Callable[[Layer], None]) -> None:
         self.layer, self._run, self._uses, self._shared = layer, run, uses, shared
+        self._needed = list(needed)
         self._which = [at for at, needs in enumerate(needed) if needs]
         self._before, self._inside, self._after = before, inside, after
-        self._given: set[int] = set()
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
         """The result of the layer, in which what needs gradients comes from the node."""
         result: list[torch.Tensor] = []
-        self._given = {each.untyped_storage()._cdata for each in tensors
-                       if each.layout == torch.strided}
         edges = [each for each, count in zip(
             [*(each for each in tensors if each.requires_grad), *self._shared], self._uses)
             for _ in range(count)]
@@ -188,17 +188,10 @@ class Call:
     def forward(self, result: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         self._structure = self._run.forward(result)
         self.layer.forwards += 1
-        if self._which and self._which[-1] >= len(result):
-            raise Refused(f"firn.relay: layer {self.layer} returned fewer tensors than before for "
-                          "the same kinds of arguments")
-        return tuple(self._unbound(result[at]) for at in self._which)
-
-    def _unbound(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same memory as a tensor that may be changed in place, as the plain layer's; what is
-        an input's memory stays a view of it, and PyTorch refuses to change it."""
-        owned = tensor.layout == torch.strided and \
-            tensor.untyped_storage()._cdata not in self._given
-        return tensor.data if owned else tensor
+        if self._run.needed != self._needed:
+            raise Refused(f"firn.relay: layer {self.layer} returned other tensors that need "
+                          "gradients than before, for arguments of the same kinds")
+        return tuple(result[at] for at in self._which)
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> Gradients:
         if self._run is None:

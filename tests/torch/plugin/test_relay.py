@@ -311,6 +311,24 @@ def test_schedulers_and_groups():
     assert all(map(torch.equal, run(True), run(False)))
 
 
+class Turned(Block):
+    """Its result is a view, as transposed heads of attention are."""
+
+    def forward(self, value):
+        return super().forward(value).transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def test_results_are_changed_in_place():
+    def compute(model, part):
+        value = model.embedding(part)
+        for block in model.blocks:
+            value = block(value)
+            value += 0.1
+            value[:, 0] *= 2
+        return value.square().mean()
+    check_same_bits(lambda: Words(block=Turned), word_parts(2, 3), compute=compute)
+
+
 def test_parameters_that_something_else_uses_too():
     """A penalty on the layers' weights, and a layer whose weight makes the input."""
     def compute(model, part):

@@ -144,6 +144,30 @@ def test_tensors_of_the_graph_that_are_no_arguments():
     refused_in_step(make_relay(model), r"uses the result of ExpBackward0 from outside", compute)
 
 
+class Sometimes(Block):
+    """What it returns hangs on its values."""
+
+    def forward(self, value):
+        result = super().forward(value)
+        return (result, result.sum()) if self.more else (result, value.detach().sum())
+
+
+def test_results_that_are_others_for_the_same_arguments():
+    def compute(part):
+        value, total = model.embedding(part), 0.0
+        for block in model.blocks:
+            value, extra = block(value)
+            total = total + extra
+        return value.sum() + total
+    model = with_layers(Sometimes(12), Sometimes(12))
+    Sometimes.more = False
+    relay = make_relay(model)
+    for parts in word_parts(2, 2):
+        quietly(relay.step, compute, parts)
+    Sometimes.more = True
+    refused_in_step(relay, "blocks.0 .* returned other tensors that need gradients", compute)
+
+
 def test_what_is_no_layer():
     with pytest.raises(Refused, match="name them with layers"):
         make_relay(nn.Linear(3, 3))

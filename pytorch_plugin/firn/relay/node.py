@@ -31,6 +31,7 @@ class Run:
         self._layer, self._structure, self._settings = layer, structure, settings
         self.needed: list[bool] = []  # of the result's tensors, which need gradients
         self._needs = [each.requires_grad for each in tensors]
+        self._were_leaves = [each.is_leaf for each in tensors]
         self._tensors = [each.detach() if each.requires_grad else each for each in tensors]
         self._versions = [version_of(each) for each in tensors]
         self._parameters = _parameters_version(layer)
@@ -42,15 +43,25 @@ class Run:
         needed (attention's are), and would round in other ways."""
         with torch.enable_grad(), self._settings.without_cache():
             found: list[torch.Tensor] = []
-            structure = trees.apart(self._call(self._leaves()), found,
+            structure = trees.apart(self._call(self._inputs()[1]), found,
                                     f"layer {self._layer} returned")
         self.needed = [each.requires_grad for each in found]
         result += [each.detach() if each.requires_grad else each for each in found]
         return structure
 
-    def _leaves(self) -> list[torch.Tensor]:
-        return [each.detach().requires_grad_() if needs else each
-                for each, needs in zip(self._tensors, self._needs)]
+    def _inputs(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Leaves for the inputs that need gradients, and all inputs. (Autocast casts a leaf once,
+        and what is none at each use: as the inputs were.)"""
+        leaves, inputs = [], []
+        for tensor, needs, was_leaf in zip(self._tensors, self._needs, self._were_leaves):
+            if needs:
+                leaves.append(tensor.detach().requires_grad_())
+                tensor = leaves[-1]
+                if self._settings.casts and not was_leaf:
+                    with torch.enable_grad():
+                        tensor = tensor.view_as(tensor)
+            inputs.append(tensor)
+        return leaves, inputs
 
     def backward(self, uses: Sequence[int], shared: Sequence[torch.Tensor], which: Sequence[int],
                  gradients: Sequence[torch.Tensor | None]) -> list[Gradients]:
@@ -58,7 +69,7 @@ class Run:
         those of each input that needs one, then of each of `shared`: uses[i] contributions.
         `gradients` are those of the result's tensors number `which`."""
         self._check()
-        inputs = self._leaves()
+        leaves, inputs = self._inputs()
         with self._settings.as_they_were():
             result: list[torch.Tensor] = []
             with torch.enable_grad():
@@ -66,17 +77,17 @@ class Run:
             given = [(result[at], gradient) for at, gradient in zip(which, gradients)
                      if gradient is not None and result[at].requires_grad]
         self._tensors = []
-        leaves = [each for each, needs in zip(inputs, self._needs) if needs]
+        targets = [each for each, needs in zip(inputs, self._needs) if needs]
         found = [Contributions(each, count) for each, count in
-                 zip((*leaves, *shared), uses)]
+                 zip((*targets, *shared), uses)]
         single = len(leaves)
         taken = [each for at, each in enumerate(found) if at >= single or each.count > 1]
         if given:
             take(taken, [each for each, _ in given])
             torch.autograd.backward([each for each, _ in given], [each for _, each in given])
-        for each in found[:single]:
-            if each.tensor.grad is not None:  # one use, or the input is a result as it is
-                each.add(each.tensor.grad)
+        for each, leaf in zip(found, leaves):
+            if leaf.grad is not None:  # one use, or the input is a result as it is
+                each.add(leaf.grad)
         return [each.padded() for each in found]
 
     def _call(self, tensors: Sequence[torch.Tensor]) -> Any:

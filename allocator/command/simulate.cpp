@@ -75,6 +75,7 @@ int simulate_once(const SimulateOptions& options, const SimulatePlan& plan,
   progress.clear();
   if (!result) return refuse_simulate(result.error().text, status_failed);
   add_remade(*result, *prepared);
+  add_wear(*result, plan);
   Result<void> done;
   if (!plan.timeline.empty())
     done = write_file("--timeline", plan.timeline, chrome_trace(timeline, trace));
@@ -152,7 +153,7 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
       "budget=FIRST:LAST:STEP: one run for each size of GPU memory (instead of --gpu-memory)",
       "RANGE");
   add("--ssd-endurance", options.endurance,
-      "bytes that an SSD endures being written (TBW): shows how many days it lasts", "SIZE");
+      "bytes that each SSD endures being written (TBW): shows how long they last at this speed", "SIZE");
   sub->footer(
       "Sizes: 40GiB, 512MiB. Bandwidths: 3.2GiB/s, 7GB/s. Times: 20us, 1ms.\n"
       "The engine is the one that serves real programs. GPU, link and SSDs are modelled on a\n"

@@ -6,13 +6,13 @@
 #include <cmath>
 #include <iterator>
 
+#include "allocator/command/wear.h"
 #include "allocator/runtime/config.h"
 
 namespace firn::command {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr double seconds_per_day = 86'400;
 
 std::string size_text(double bytes) {
   return format_size(static_cast<uint64_t>(std::llround(std::max(0.0, bytes))));
@@ -37,6 +37,7 @@ Json simulate_json(const simulate::ReplayResult& r) {
                {"bytes_clean_dropped", whole(r.bytes_clean_dropped)},
                {"bytes_written", whole(r.bytes_written)},
                {"bytes_read", whole(r.bytes_read)},
+               {"bytes_written_by_ssd", Json::array()},
                {"bytes_in_host", whole(r.bytes_in_host)},
                {"evictions", r.evictions},
                {"faults", r.faults},
@@ -53,9 +54,14 @@ Json simulate_json(const simulate::ReplayResult& r) {
                {"spare", r.spare_fraction},
                {"period_found_at_iteration", nullptr},
                {"trouble", r.trouble}};
+  for (double bytes : r.bytes_written_by_ssd) json["bytes_written_by_ssd"].push_back(whole(bytes));
   if (r.period_found_at_iteration)
     json["period_found_at_iteration"] = *r.period_found_at_iteration;
   return json;
+}
+
+void add_wear(Json& result, const SimulatePlan& plan) {
+  if (plan.endurance_bytes) result["wear"] = wear_json(result, *plan.endurance_bytes);
 }
 
 void add_remade(Json& result, const simulate::Remade& remade) {
@@ -103,6 +109,7 @@ std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::st
                                size("remade_bytes"), r.at("remade_values").get<uint64_t>(),
                                r.at("remade_s").get<double>(),
                                r.at("remake_choice_s").get<double>()));
+  if (r.contains("wear")) line("wear", wear_text(r.at("wear")));
   line("peak", fmt::format("{} on the device, {} allocated", size("peak_device_bytes"),
                            size("peak_allocated_bytes")));
   if (r.at("plan_s").get<double>() > 0)
@@ -114,14 +121,14 @@ std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::st
 
 Json sweep_point(uint64_t budget_bytes, const Json& r, const SimulatePlan& plan) {
   const double steady_s = r.at("steady_s").get<double>();
-  const double written_per_day =
-      r.at("bytes_written").get<double>() / steady_s * seconds_per_day;
+  const double written_per_day = bytes_per_day(r.at("bytes_written").get<double>(), steady_s);
   Json point = {{"budget_bytes", budget_bytes},
                 {"slow_down", steady_s / r.at("ideal_s").get<double>()},
                 {"bytes_written_per_day", whole(written_per_day)}};
   if (plan.endurance_bytes)
     point["endurance_days"] = written_per_day > 0
-                                  ? Json(*plan.endurance_bytes / written_per_day)
+                                  ? Json(*plan.endurance_bytes * plan.machine.ssds /
+                                         written_per_day)
                                   : Json(nullptr);  // nothing is written
   point.update(r);
   return point;

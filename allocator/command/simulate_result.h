@@ -15,6 +15,8 @@ namespace firn::command {
 nlohmann::ordered_json simulate_json(const simulate::ReplayResult& result);
 /// Adds what was made again: nothing, where the trace runs as it is.
 void add_remade(nlohmann::ordered_json& result, const simulate::Remade& remade);
+/// Adds `wear` (wear.h) where an endurance was given.
+void add_wear(nlohmann::ordered_json& result, const SimulatePlan& plan);
 std::string simulate_text(const nlohmann::ordered_json& result, const SimulatePlan& plan,
                           const std::string& prefix, size_t kernels);
 

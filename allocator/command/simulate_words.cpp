@@ -209,7 +209,7 @@ Result<SimulatePlan> parse_simulate(const SimulateOptions& options) {
   if (options.endurance) {
     Result<uint64_t> bytes = parse_size(*options.endurance);
     if (!bytes) return invalid("--ssd-endurance: " + bytes.error().text);
-    plan.endurance_bytes = static_cast<double>(*bytes) * plan.machine.ssds;
+    plan.endurance_bytes = static_cast<double>(*bytes);
   }
   for (const auto& [option, given, to] :
        {std::tuple{"--timeline", &options.timeline, &plan.timeline},

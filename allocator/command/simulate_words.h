@@ -17,7 +17,7 @@ struct SimulatePlan {
   std::vector<uint64_t> sweep_bytes;      // budgets; empty: a single run
   unsigned iterations = 6, run_ahead = 0;
   bool remake = false;                    // what is cheaper so is made again, and does not move
-  std::optional<double> endurance_bytes;  // total bytes written that the SSDs last, together
+  std::optional<double> endurance_bytes;  // total bytes written that each SSD lasts
   std::string timeline, plot;             // absolute paths; empty: not wanted
 };
 

@@ -64,7 +64,10 @@ struct Point {
   Result<simulate::Remade> prepared = prepare_trace(whole, plan, point.budget_bytes);
   Result<Json> result = prepared ? run_simulation(machine, plan, prepared->trace)
                                  : Result<Json>(prepared.error());
-  if (result) add_remade(*result, *prepared);
+  if (result) {
+    add_remade(*result, *prepared);
+    add_wear(*result, plan);
+  }
   const Json json = result ? sweep_point(point.budget_bytes, *result, plan)
                            : sweep_failure(point.budget_bytes, result.error().text);
   const std::string text = json_text(json);

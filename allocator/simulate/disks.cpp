@@ -86,4 +86,10 @@ StoreStats Disks::stats() const {
   return all;
 }
 
+std::vector<uint64_t> Disks::written_bytes() const {
+  std::vector<uint64_t> bytes;
+  for (const auto& disk : disks_) bytes.push_back(disk->stats().written_bytes);
+  return bytes;
+}
+
 }  // namespace firn::simulate

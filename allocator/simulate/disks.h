@@ -36,6 +36,8 @@ class Disks final : public Store {
   void discard(Slot slot) override;
   size_t poll(unsigned queue, std::span<StoreCompletion> out) override;
   StoreStats stats() const override;
+  /// Bytes written since the beginning, for each SSD.
+  std::vector<uint64_t> written_bytes() const;
   void abandon() override {}
 
  private:

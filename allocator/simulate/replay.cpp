@@ -23,6 +23,7 @@ constexpr unsigned pumps_most = 1000;  // in a row without time going on
 struct Totals {
   EngineStats engine;
   uint64_t written_bytes = 0, read_bytes = 0;
+  std::vector<uint64_t> written_by_ssd;
 };
 
 class ReplayRun {
@@ -304,6 +305,7 @@ Totals ReplayRun::totals() {
   const StoreStats store = machine_.disks().stats();
   now.written_bytes = store.written_bytes;
   now.read_bytes = store.read_bytes;
+  now.written_by_ssd = machine_.disks().written_bytes();
   peak_host_bytes_ = std::max(peak_host_bytes_, now.engine.host_used_bytes);
   if (now.engine.period_found && !period_found_) period_found_ = iteration_;
   return now;
@@ -374,6 +376,8 @@ ReplayResult ReplayRun::result(const Totals& begin, const Totals& end) {
   r.bytes_forwarded = mean([](const Totals& t) { return t.engine.forwarded_bytes; });
   r.bytes_clean_dropped = mean([](const Totals& t) { return t.engine.clean_dropped_bytes; });
   r.bytes_written = mean([](const Totals& t) { return t.written_bytes; });
+  for (size_t ssd = 0; ssd < end.written_by_ssd.size(); ++ssd)
+    r.bytes_written_by_ssd.push_back(mean([&](const Totals& t) { return t.written_by_ssd[ssd]; }));
   r.bytes_read = mean([](const Totals& t) { return t.read_bytes; });
   r.bytes_in_host = mean([](const Totals& t) { return t.engine.zero_copy_bytes; });
   r.evictions = mean([](const Totals& t) { return t.engine.evictions; });

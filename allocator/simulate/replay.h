@@ -29,6 +29,7 @@ struct ReplayResult {
   double bytes_spilled = 0, bytes_faulted = 0, bytes_prefetched = 0, bytes_forwarded = 0,
          bytes_clean_dropped = 0, bytes_written = 0, bytes_read = 0, evictions = 0, faults = 0,
          maps = 0, unmaps = 0, frames_created = 0;
+  std::vector<double> bytes_written_by_ssd;
   // Used in host memory, by kernels whose tensors do not fit together. Each byte is taken to cross
   // the link once: the times are lower bounds.
   double bytes_in_host = 0;

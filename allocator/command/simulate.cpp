@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "allocator/base/json_text.h"
+#include "allocator/command/lifetimes.h"
 #include "allocator/command/output.h"
 #include "allocator/command/plotter.h"
 #include "allocator/command/report.h"
@@ -106,6 +107,20 @@ int simulate_sweep(const SimulateOptions& options, const SimulatePlan& plan,
   return print_simulate(options.json ? dumped({{"sweep", *points}}) : sweep_text(*points));
 }
 
+int show_lifetimes(const SimulateOptions& options, const SimulatePlan& plan,
+                   const simulate::ProgramTrace& trace, const std::optional<Plotter>& plotter) {
+  const Json found = lifetimes_json(simulate::activity_of(trace));
+  if (plotter) {
+    Json data = found;
+    data["kind"] = "lifetimes";
+    if (Result<void> done = plotter->draw(json_text(data), plan.plot); !done)
+      return refuse_simulate(done.error().text, status_failed);
+  }
+  return print_simulate(options.json ? dumped(found)
+                                     : lifetimes_text(found, options.prefix,
+                                                      trace.kernels.size()));
+}
+
 }  // namespace
 
 CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
@@ -144,10 +159,13 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   add("--ssds", options.ssds, "number of SSDs, which get blocks in turn [1]", "N");
   sub->add_flag("--no-driver-costs", options.no_driver_costs,
                 "the driver's mapping calls take no time [as long as on an A100]");
+  sub->add_flag("--lifetimes", options.lifetimes,
+                "of the trace alone (no --gpu-memory): how much of its memory kernels use at a "
+                "time, and for how long the rest lies idle");
   sub->add_flag("--json", options.json, "the results as JSON");
   add("--timeline", options.timeline, "write a timeline here, in Chrome's trace format",
       "FILE.json");
-  add("--plot", options.plot, "draw memory and stalls over time here, or the sweep's curve",
+  add("--plot", options.plot, "draw memory and stalls over time here, or the sweep's curve, or the lifetimes",
       "FILE.png");
   add("--sweep", options.sweep,
       "budget=FIRST:LAST:STEP: one run for each size of GPU memory (instead of --gpu-memory)",
@@ -187,6 +205,7 @@ int simulate(const SimulateOptions& asked) {
   Result<simulate::ProgramTrace> trace =
       simulate::read_program_trace(options.prefix, plan->iterations);
   if (!trace) return refuse_simulate(trace.error().text);
+  if (options.lifetimes) return show_lifetimes(options, *plan, *trace, plotter);
   if (plan->sweep_bytes.empty()) return simulate_once(options, *plan, *trace, plotter);
   return simulate_sweep(options, *plan, *trace, plotter);
 }

@@ -17,6 +17,7 @@ struct SimulateOptions {
   std::string policy = "lifetime", iterations = "6", run_ahead = "0", spare = "0.0625",
               remake = "off";
   bool no_driver_costs = false;
+  bool lifetimes = false;
   bool json = false;
 };
 

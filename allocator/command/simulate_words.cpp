@@ -19,7 +19,7 @@ namespace firn::command {
 namespace {
 
 constexpr uint64_t gpu_bytes_least = 32u << 20, gpu_bytes_most = uint64_t{1} << 42;
-constexpr uint64_t host_bytes_least = 256u << 20, host_bytes_most = uint64_t{1} << 44;
+constexpr uint64_t host_bytes_most = uint64_t{1} << 44;
 constexpr uint64_t host_bytes_default = uint64_t{1} << 30;
 constexpr double bandwidth_least = 1 << 20, bandwidth_most = 1e15;
 constexpr uint64_t latency_ns_most = 1'000'000'000;
@@ -181,7 +181,39 @@ Result<uint64_t> parse_time(std::string_view word, uint64_t ns_most) {
   return static_cast<uint64_t>(std::llround(value * scale));
 }
 
+namespace {
+
+Result<void> take_files(const SimulateOptions& options, SimulatePlan& plan) {
+  for (const auto& [option, given, to] :
+       {std::tuple{"--timeline", &options.timeline, &plan.timeline},
+        {"--plot", &options.plot, &plan.plot}}) {
+    if (!*given) continue;
+    Result<std::string> path = output_path(option, **given);
+    if (!path) return path.error();
+    *to = *path;
+  }
+  return {};
+}
+
+/// Of the trace alone: nothing runs.
+Result<SimulatePlan> plan_lifetimes(const SimulateOptions& options) {
+  SimulatePlan plan;
+  plan.iterations = 1;
+  for (const auto& [option, given] :
+       {std::pair{"--gpu-memory", &options.gpu_memory}, {"--host", &options.host},
+        {"--sweep", &options.sweep}, {"--ssd-endurance", &options.endurance},
+        {"--timeline", &options.timeline}})
+    if (*given)
+      return invalid(fmt::format("--lifetimes is of the trace alone, on no machine: without {}",
+                                 option));
+  if (Result<void> done = take_files(options, plan); !done) return done.error();
+  return plan;
+}
+
+}  // namespace
+
 Result<SimulatePlan> parse_simulate(const SimulateOptions& options) {
+  if (options.lifetimes) return plan_lifetimes(options);
   SimulatePlan plan;
   if (!options.gpu_memory && !options.sweep)
     return invalid("--gpu-memory SIZE is needed (or --sweep budget=FIRST:LAST:STEP)");
@@ -211,14 +243,7 @@ Result<SimulatePlan> parse_simulate(const SimulateOptions& options) {
     if (!bytes) return invalid("--ssd-endurance: " + bytes.error().text);
     plan.endurance_bytes = static_cast<double>(*bytes);
   }
-  for (const auto& [option, given, to] :
-       {std::tuple{"--timeline", &options.timeline, &plan.timeline},
-        {"--plot", &options.plot, &plan.plot}}) {
-    if (!*given) continue;
-    Result<std::string> path = output_path(option, **given);
-    if (!path) return path.error();
-    *to = *path;
-  }
+  if (Result<void> done = take_files(options, plan); !done) return done.error();
   return plan;
 }
 

@@ -12,6 +12,8 @@
 
 namespace firn::command {
 
+inline constexpr uint64_t host_bytes_least = 256u << 20;  // of --host
+
 struct SimulatePlan {
   simulate::MachineOptions machine;       // gpu_bytes: of the single run
   std::vector<uint64_t> sweep_bytes;      // budgets; empty: a single run

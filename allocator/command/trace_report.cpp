@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr unsigned budgets_most = 8;
 constexpr unsigned iterations = 4;
-constexpr uint64_t host_bytes_least = 256u << 20;  // as firn simulate takes it
 // A kernel takes 2 to 200 us to simulate: together half a minute or so.
 constexpr size_t kernels_run_most = 400'000;
 

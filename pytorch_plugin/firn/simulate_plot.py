@@ -108,7 +108,33 @@ def draw_layout(data: dict[str, Any], path: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-DRAWN = {"sweep": draw_sweep, "timeline": draw_timeline, "layout": draw_layout}
+def draw_lifetimes(data: dict[str, Any], path: str) -> None:
+    plt = pyplot()
+    rows = data["over_time"]
+    lengths = [each["up_to_s"] for each in data["by_length"]]
+    names = [f"idle, up to {each:g} s" for each in lengths if each is not None]
+    names.append(f"idle, longer than {lengths[-2]:g} s")
+    shades = plt.get_cmap("Blues")
+    figure, axes = plt.subplots(figsize=(11, 5))
+    axes.stackplot([row[0] for row in rows],
+                   *([row[1 + part] / GIB for row in rows] for part in range(1 + len(names))),
+                   labels=["active", *names], step="post",
+                   colors=["#c0392b", *(shades(0.2 + 0.7 * part / len(names))
+                                        for part in range(len(names)))])
+    axes.set_title(f"active: {100 * data['active_share_mean']:.2g} % of the footprint on average; "
+                   f"{100 * data['tensors_inactive_over_10ms_share']:.3g} % of the tensors are "
+                   "idle for over 10 ms at a time", fontsize=9)
+    axes.set_xlabel("seconds of an iteration")
+    axes.set_ylabel("GiB")
+    axes.set_xlim(0, data["seconds"])
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper right", framealpha=0.9, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+DRAWN = {"sweep": draw_sweep, "timeline": draw_timeline, "layout": draw_layout,
+         "lifetimes": draw_lifetimes}
 
 
 def main(words: list[str]) -> int | str:

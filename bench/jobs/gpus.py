@@ -30,6 +30,8 @@ GPUS = {each.name: each for each in (
     Gpu("h100-titan", 80, 989.0 * 0.39 / 0.7, 494.0 * 0.39 / 0.7, 3350.0, 55.0, 360.0),
     Gpu("a100", 40, 312.0, 156.0, 1555.0, 24.0, 230.0),
     Gpu("rtx4090", 24, 165.0, 82.6, 1008.0, 25.0, 12.0),
+    # L2L's, over PCIe 3. Of its 125 TFLOPS in fp16 large products reach 56 (REACHED's part of 80).
+    Gpu("v100", 16, 80.0, 15.7, 900.0, 12.0, 12.0),
 )}
 
 # One SSD, read and write, GB/s.
@@ -69,6 +71,8 @@ MACHINES = {each.name: each for each in (
     Machine("h200", GPUS["h200"], "gen5", 4, 64),
     Machine("a100", GPUS["a100"], "gen4", 4, 64),
     Machine("rtx4090", GPUS["rtx4090"], "gen4", 2, 64),
+    # L2L's: 512 GB of host memory, of which the system and its data have a part.
+    Machine("v100", GPUS["v100"], "gen4", 1, 384),
     # One of TERAIO's two GPUs: 16 GB/s to and from its SSDs, those first.
     Machine("teraio", GPUS["h100"], "teraio", 4, 1),
     Machine("teraio-titan", GPUS["h100-titan"], "teraio", 4, 1),

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """A whole training job at its real size, on fake tensors, as a trace for `firn simulate`.
 
-  record.py JOB PREFIX [--gpu h200,...] [--way plain|recompute|save-on-cpu] [--layers N]
-            [--batch N] [--length N]
+  record.py JOB PREFIX [--gpu h200,...] [--way plain|recompute|save-on-cpu|eager|relay]
+            [--micro-batches N] [--layers N] [--batch N] [--length N]
   record.py --list
 
 Runs two ordinary steps (forward, backward, fused AdamW) without memory and records the second:
 PREFIX.tensors.csv, PREFIX.kernels.csv. Kernel times are from a roofline of the named GPU, not
 measured (gpus.py); prints kernels, seconds and the peak of memory as JSON.
 Ways: plain; recompute: torch.utils.checkpoint around every layer; save-on-cpu: what autograd saves
-goes to the host and comes back, on the stream, as torch.autograd.graph.save_on_cpu does it.
+goes to the host and comes back, on the stream, as torch.autograd.graph.save_on_cpu does it; eager:
+plain, but the optimizer updates a parameter as soon as its gradient is whole; relay: eager, and
+layer after layer over all micro-batches, recomputed (relay_way.py). --micro-batches: the batch in so
+many parts, whose gradients accumulate, in every way.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+from typing import Callable
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -27,9 +31,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import gpus  # noqa: E402
 import models  # noqa: E402
+import updates  # noqa: E402
 from recorder import Recorder  # noqa: E402
+from relay_way import Relay  # noqa: E402
 
-WAYS = ("plain", "recompute", "save-on-cpu")
+WAYS = ("plain", "recompute", "save-on-cpu", "eager", "relay")
 
 
 def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -128,9 +134,20 @@ def shard(model: torch.nn.Module, recorder: Recorder) -> None:
                 with_kwargs=True)
 
 
-def record(job: models.Job, way: str) -> Recorder:
+def one_after_the_other(losses: list[Callable[[], torch.Tensor]]) -> None:
+    """Of every micro-batch the forward and the backward pass: as gradients are accumulated."""
+    for loss in losses:
+        loss().backward()
+
+
+def record(job: models.Job, way: str, micro_batches: int = 1) -> Recorder:
+    """ValueError: the batch has no such parts, or the model no layers for a relay."""
+    if job.batch % micro_batches:
+        raise ValueError(f"{job.name}: a batch of {job.batch} has no {micro_batches} equal parts")
+    job = dataclasses.replace(job, batch=job.batch // micro_batches)
     recorder = Recorder()
-    with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, contextlib.ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float32 if job.mixed else torch.bfloat16)
         model, loss = job.build(job)
@@ -139,27 +156,40 @@ def record(job: models.Job, way: str) -> Recorder:
             shard(model, recorder)
         if way == "recompute":
             recompute(model)
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        update = (updates.Eager if way in ("eager", "relay") else updates.AtTheEnd)(
+            model, lambda parameters: torch.optim.AdamW(parameters, fused=True))
         stack.enter_context(recorder)
         if way == "save-on-cpu":
             kept = {each.untyped_storage()._cdata for each in model.state_dict().values()}
             hosted = Hosted(recorder, kept)
             stack.enter_context(
                 torch.autograd.graph.saved_tensors_hooks(hosted.pack, hosted.unpack))
+
+        def part() -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=job.mixed):
+                value = loss()
+            return value / micro_batches if micro_batches > 1 else value
+
+        run = one_after_the_other
+        if way == "relay":
+            if not layers_of(model):
+                raise ValueError(f"{job.name}: no repeated layers were found")
+            run = Relay(layers_of(model), lambda: entered(fake, recorder)).step
         for step in range(2):
             if step == 1:
-                states = [each for state in optimizer.state.values() for each in state.values()]
-                recorder.begin([*model.state_dict().values(), *states])
-            with contextlib.ExitStack() as one:
-                if job.mixed:
-                    one.enter_context(torch.autocast("cpu", torch.bfloat16))
-                value = loss()
-            value.backward()
-            del value
-            optimizer.step()
-            optimizer.zero_grad()
+                recorder.begin([*model.state_dict().values(), *update.states()])
+            run([part] * micro_batches)
+            update.finish()
         recorder.end()
     return recorder
+
+
+def entered(*modes) -> contextlib.ExitStack:
+    """A mode belongs to a thread."""
+    stack = contextlib.ExitStack()
+    for each in modes:
+        stack.enter_context(each)
+    return stack
 
 
 def main() -> int:
@@ -173,6 +203,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--length", type=int, help="tokens of a sequence")
+    parser.add_argument("--micro-batches", type=int, default=1, metavar="N")
     parser.add_argument("--list", action="store_true", help="the jobs there are")
     given = parser.parse_args()
     if given.list:
@@ -187,11 +218,16 @@ def main() -> int:
     names = given.gpu.split(",")
     if not set(names) <= set(gpus.GPUS):
         parser.error(f"--gpu: {given.gpu} (there are {', '.join(gpus.GPUS)})")
-    recorder = record(dataclasses.replace(job, **changed), given.way)
+    job = dataclasses.replace(job, **changed)
+    if given.micro_batches < 1 or job.batch % given.micro_batches:
+        parser.error(f"--micro-batches: a batch of {job.batch} has no {given.micro_batches} equal "
+                     "parts")
+    recorder = record(job, given.way, given.micro_batches)
     for name in names:
         gpu = gpus.GPUS[name]
         recorder.write(given.prefix if len(names) == 1 else f"{given.prefix}-{name}", gpu)
         print(json.dumps({"job": job.name, **changed, "gpu": name, "way": given.way,
+                          "micro_batches": given.micro_batches,
                           "times": "roofline", **recorder.summary(gpu)}))
     return 0
 

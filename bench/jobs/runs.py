@@ -61,7 +61,7 @@ class Runner:
             return self._traces[prefix]
 
     def record(self, job: str, gpu: str, way: str = "plain", **changed: int) -> Recorded:
-        """`changed`: layers, batch, length. A job may also be the prefix of a trace from a program
+        """`changed`: layers, batch, length, micro_batches. A job may also be the prefix of a trace from a program
         that ran (`firn run --trace`): then there is that one way, with the times it took."""
         if job not in models.JOBS:
             if way != "plain":
@@ -73,7 +73,8 @@ class Runner:
             ran = subprocess.run(
                 [sys.executable, str(HERE / "record.py"), job, str(self.folder / name), "--gpu",
                  ",".join(gpus.GPUS), "--way", way,
-                 *(word for key, value in changed.items() for word in (f"--{key}", str(value)))],
+                 *(word for key, value in changed.items()
+                   for word in (f"--{key.replace('_', '-')}", str(value)))],
                 capture_output=True, text=True)
             if ran.returncode:
                 return Recorded(error=_last_line(ran))

@@ -1,4 +1,5 @@
-"""Plots of bench/jobs: speed against budget, for each job; against depth; against SSDs."""
+"""Plots of bench/jobs: speed against budget, for each job; against depth; against SSDs; against the
+peak of activations, recomputed, moved or kept."""
 
 from __future__ import annotations
 
@@ -148,4 +149,39 @@ def depth(results: list[dict[str, Any]], path: pathlib.Path) -> None:
         axes.set_title(f"{result['job']}, {result['budget_bytes'] / 2**30:.0f} GiB of "
                        f"{result['machine']}", fontsize=9)
     grid[0][0].set_ylabel("speed, part of unlimited", fontsize=8)
+    _save(pyplot, figure, path)
+
+
+ROK = {"recompute": ("recomputed, every layer", "^", "#c8553d"),
+       "offload": ("moved by Firn", "o", "#1b6ca8"),
+       "remake": ("moved or made again by Firn", "h", "#0b3d63"),
+       "keep": ("kept", "X", "#222222")}
+
+
+def rok(results: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """SSDTrain's curve: a line for each way, from batch to batch."""
+    pyplot = _pyplot()
+    across = min(3, len(results))
+    down = math.ceil(len(results) / across)
+    figure, grid = pyplot.subplots(down, across, figsize=(4.2 * across, 3.2 * down), squeeze=False)
+    for axes in grid.flat[len(results):]:
+        axes.set_visible(False)
+    for axes, result in zip(grid.flat, results):
+        for way, (name, mark, color) in ROK.items():
+            points = [each for each in result["points"] if each["way"] == way]
+            axes.plot([each["bytes"] / 2**30 for each in points],
+                      [each["sequences_s"] for each in points], marker=mark, markersize=5,
+                      color=color, label=name, linewidth=1)
+            for each in points:
+                axes.annotate(str(each["batch"]), (each["bytes"] / 2**30, each["sequences_s"]),
+                              xytext=(3, 3), textcoords="offset points", fontsize=6)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.set_title(f"{result['job']} (numbers: batch)", fontsize=9)
+    grid.flat[0].legend(fontsize=6)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("sequences a second", fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("activations' peak, GiB", fontsize=8)
     _save(pyplot, figure, path)

@@ -5,7 +5,8 @@
              [--budgets 100,90,...] [--columns remake,...] [--out DIR] [--keep DIR]
              [--iterations N] [--firn BINARY]
   figures.py --depth bert-large,... [--budget 40GiB] [--layers 12,24,48,96]
-  figures.py --published teraio,ssdtrain [--jobs NAME,...]
+  figures.py --published teraio,teraio-ways,teraio-lifetimes,ssdtrain,ssdtrain-rok,
+                         l2l,l2l-batches,l2l-depths [--jobs NAME,...]
   figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
 
 Traces come from record.py (fake tensors, times by a roofline), or are those that `firn run --trace
@@ -27,7 +28,7 @@ import os
 import pathlib
 import sys
 import tempfile
-from typing import Any, Callable
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -35,73 +36,25 @@ sys.path.insert(0, str(HERE))
 import charts  # noqa: E402
 import gpus  # noqa: E402
 import jobs_page  # noqa: E402
+import l2l  # noqa: E402
 import models  # noqa: E402
 import published  # noqa: E402
 import runs  # noqa: E402
+import shown  # noqa: E402
 
 DEFAULT_JOBS = ("llama3-8b", "llama3-70b-tp8", "granite-8b", "mixture-8x", "gpt-8192", "gpt-12288",
                 "gpt-16384", "bert-8192", "bert-12288", "bert-16384", "t5-8192", "t5-12288",
                 "t5-16384", "bert-large", "vit-large", "resnet152")
 # What makes a figure the same one, made again.
 KEYS = {"jobs": ("job", "machine", "ssds"), "depth": ("job", "machine", "budget_bytes"),
-        "teraio": ("job", "machine", "batch", "length"), "ssdtrain": ("job",)}
+        "teraio": ("job", "machine", "batch", "length"), "ssdtrain": ("job",),
+        "rok": ("job",), "lifetimes": ("job", "machine"),
+        "teraio_ways": ("job", "machine", "batch", "length", "way", "micro_batches"),
+        "l2l": ("job", "machine"), "l2l_batches": ("job", "machine"),
+        "l2l_depths": ("job", "machine")}
 
-
-def show_curve(result: dict[str, Any]) -> None:
-    if "error" in result:
-        print(f"{result['job']}: {result['error']}", flush=True)
-        return
-    print(f"\n{result['job']} on {result['words']}: {result['kernels']} kernels, "
-          f"{result['seconds']:.3f} s ({result['times']}), {result['peak_bytes'] / 2**30:.1f} GiB "
-          f"when all is in memory ({result['persistent_bytes'] / 2**30:.1f} persistent)")
-    columns = [each for each in (*charts.COLUMNS, *charts.BOUNDS)
-               if any(each in row for row in result["budgets"])]
-    print("  budget  " + "".join(f"{each:>13}" for each in (*columns, "part of it")))
-    for row in result["budgets"]:
-        cells = [charts.part(result, row, each) for each in columns]
-        cells.append(charts.reached(result, row))
-        print(f"  {row['percent']:>4} %  " +
-              "".join(f"{'-' if each is None else format(each, '.3f'):>13}" for each in cells))
-    sys.stdout.flush()
-
-
-def show_depth(result: dict[str, Any]) -> None:
-    for row in result["rows"]:
-        found = row["lifetime"]
-        if "steady_s" not in found:
-            print(f"{result['job']}, {row['layers']} layers: {found['error']}", flush=True)
-            continue
-        parts = ", ".join(f"{name} {found['seconds'] / row[name]['steady_s']:.3f}"
-                          for name in ("lifetime", "remake", "both", "bound", "bound_remake")
-                          if "steady_s" in row.get(name, {}))
-        print(f"{result['job']}, {row['layers']:>3} layers: "
-              f"{found['peak_bytes'] / 2**30:.1f} GiB in {result['budget_bytes'] / 2**30:.0f}: "
-              f"{parts}", flush=True)
-
-
-def show_teraio(row: dict[str, Any]) -> None:
-    print(f"{row['job']} on {row['machine']}, {row['batch']} x {row['length']}: " + (
-        row.get("error") or ", ".join(
-        [f"{row['peak_bytes'] / 2**30:.0f} GiB in {row['budget_bytes'] / 2**30:.0f}, "
-         f"{row['seconds']:.2f} s", *(
-             f"{name} {row['seconds'] / row[name]['steady_s']:.3f}" if "steady_s" in row[name] else
-             f"{name}: {row[name]['error']}"
-             for name in ("lifetime", "remake", "greedy", "bound", "bound_remake"))])),
-          flush=True)
-
-
-def show_ssdtrain(row: dict[str, Any]) -> None:
-    print(f"{row['job']}: " + (row.get("error") or
-          f"{row['activations_bytes'] / 2**30:.1f} GiB of activations, down by " + ", ".join(
-              f"{100 * row[name]['down']:.1f} % ({name} moved; any mover at most "
-              f"{100 * row[name + '_bound']['down']:.1f}; made again "
-              f"{100 * row[name + '_remake']['down']:.1f}, at most "
-              f"{100 * row[name + '_bound_remake']['down']:.1f})" for name in (
-                  "activations", "all"))), flush=True)
-
-
-SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {
-    "jobs": show_curve, "depth": show_depth, "teraio": show_teraio, "ssdtrain": show_ssdtrain}
+PUBLISHED = ("teraio", "teraio-ways", "teraio-lifetimes", "ssdtrain", "ssdtrain-rok", "l2l",
+             "l2l-batches", "l2l-depths")
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
@@ -137,7 +90,7 @@ class Results:
         at = next((at for at, each in enumerate(of) if same(each)), len(of))
         of[at:at + 1] = [runs.added_to(each, result) for each in of[at:at + 1]] or [result]
         result = of[at]
-        SHOWN[kind](result)
+        shown.SHOWN[kind](result)
         if self.folder:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / "jobs.json", json.dumps(self.found, indent=1) + "\n")
@@ -157,6 +110,9 @@ class Results:
                             self.folder / f"{machine}-ssds.png")
         if self.found["depth"]:
             charts.depth(self.found["depth"], self.folder / "depth.png")
+        rok = [each for each in self.found["rok"] if "error" not in each]
+        if rok:
+            charts.rok(rok, self.folder / "rok.png")
         write_whole(self.folder / "index.html", jobs_page.render(self.found, self.folder))
 
 
@@ -185,7 +141,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--depth", metavar="JOB,...")
     parser.add_argument("--budget", default="40GiB", help="of --depth")
     parser.add_argument("--layers", default="12,24,48,96", help="of --depth")
-    parser.add_argument("--published", metavar="SYSTEM,...", help="teraio, ssdtrain")
+    parser.add_argument("--published", metavar="SYSTEM,...", help=", ".join(PUBLISHED))
     parser.add_argument("--again", action="store_true", help="draw what --out holds, and no more")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for the traces, used again")
@@ -205,8 +161,8 @@ def parse() -> argparse.Namespace:
     there(parser, given.jobs)
     if not set(given.depth) <= set(models.JOBS):
         parser.error(f"--depth: no such job: {', '.join(set(given.depth) - set(models.JOBS))}")
-    if not set(given.published) <= {"teraio", "ssdtrain"}:
-        parser.error(f"--published: teraio and ssdtrain are there, not {given.published}")
+    if not set(given.published) <= set(PUBLISHED):
+        parser.error(f"--published: there are {', '.join(PUBLISHED)}, not {given.published}")
     if not set(given.columns) <= set(runs.COLUMNS):
         parser.error(f"--columns: there are {', '.join(runs.COLUMNS)}, not "
                      f"{', '.join(set(given.columns) - set(runs.COLUMNS))}")
@@ -230,9 +186,25 @@ def tasks(given: argparse.Namespace, runner: runs.Runner):
     if "teraio" in given.published:
         for case in (each for each in published.TERAIO_CASES if each[0] in given.jobs or no_jobs):
             yield "teraio", lambda case=case: published.teraio(runner, *case)
+    if "teraio-ways" in given.published:
+        for case in (each for each in published.TERAIO_WAYS if each[0] in given.jobs or no_jobs):
+            yield "teraio_ways", lambda case=case: published.teraio_way(runner, *case)
+    if "teraio-lifetimes" in given.published:
+        for job in dict.fromkeys(each[0] for each in published.TERAIO_WAYS):
+            if job in given.jobs or no_jobs:
+                yield "lifetimes", lambda job=job: published.teraio_lifetimes(runner, job)
     if "ssdtrain" in given.published:
         for job in (each for each in published.SSDTRAIN_JOBS if each in given.jobs or no_jobs):
             yield "ssdtrain", lambda job=job: published.ssdtrain(runner, job)
+    if "ssdtrain-rok" in given.published:
+        for job in (each for each in published.SSDTRAIN_JOBS if each in given.jobs or no_jobs):
+            yield "rok", lambda job=job: published.rok(runner, job)
+    if "l2l" in given.published:
+        for job in (each for each in l2l.ORDER_JOBS if each in given.jobs or no_jobs):
+            yield "l2l", lambda job=job: l2l.orders(runner, job, machine)
+    for system, find in (("l2l-batches", l2l.batches), ("l2l-depths", l2l.depths)):
+        if system in given.published:
+            yield system.replace("-", "_"), lambda find=find: find(runner, gpus.MACHINES["v100"])
     if given.depth or given.published or given.again:
         return
     for job in given.jobs or DEFAULT_JOBS:

@@ -11,8 +11,8 @@ measured (gpus.py); prints kernels, seconds and the peak of memory as JSON.
 Ways: plain; recompute: torch.utils.checkpoint around every layer; save-on-cpu: what autograd saves
 goes to the host and comes back, on the stream, as torch.autograd.graph.save_on_cpu does it; eager:
 plain, but the optimizer updates a parameter as soon as its gradient is whole; relay: eager, and
-layer after layer over all micro-batches, recomputed (relay_way.py). --micro-batches: the batch in so
-many parts, whose gradients accumulate, in every way.
+layer after layer over all micro-batches, recomputed (relay_way.py). --micro-batches: the batch in
+so many parts, whose gradients accumulate, in every way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""L2L's order of a training step over micro-batches (Pudipeddi et al., arXiv 2002.05645), for models
-that call their repeated layers in turn: each layer runs over all micro-batches before the next one
-does. Forward it keeps its inputs alone (torch.utils.checkpoint); backward, last layer first, it is
-recomputed micro-batch by micro-batch, ascending, and gradients accumulate. Behind the last layer
-each micro-batch's forward pass ends and its backward pass begins at once. With eager updates
-(updates.py) a layer's optimizer step follows its backward pass.
+"""L2L's order of a training step over micro-batches (Pudipeddi et al., arXiv 2002.05645), for
+models that call their repeated layers in turn: each layer runs over all micro-batches before the
+next one does. Forward it keeps its inputs alone (torch.utils.checkpoint); backward, last layer
+first, it is recomputed micro-batch by micro-batch, ascending, and gradients accumulate. Behind the
+last layer each micro-batch's forward pass ends and its backward pass begins at once. With eager
+updates (updates.py) a layer's optimizer step follows its backward pass.
 
 The model's own code runs unchanged, once for each micro-batch, in threads of which one runs at a
 time: a thread that calls a layer waits there until all of them do.

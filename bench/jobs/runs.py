@@ -61,8 +61,9 @@ class Runner:
             return self._traces[prefix]
 
     def record(self, job: str, gpu: str, way: str = "plain", **changed: int) -> Recorded:
-        """`changed`: layers, batch, length, micro_batches. A job may also be the prefix of a trace from a program
-        that ran (`firn run --trace`): then there is that one way, with the times it took."""
+        """`changed`: layers, batch, length, micro_batches. A job may also be the prefix of a trace
+        from a program that ran (`firn run --trace`): then there is that one way, with the times it
+        took."""
         if job not in models.JOBS:
             if way != "plain":
                 return Recorded(error="recorded as it ran, in no other way")
@@ -99,6 +100,16 @@ class Runner:
 
     def remake(self, prefix: str, budget: int, machine: gpus.Machine) -> dict[str, Any]:
         return self.simulate(prefix, budget, machine, remake=True)
+
+    def lifetimes(self, prefix: str) -> dict[str, Any]:
+        """Of the trace alone: `firn simulate --lifetimes`, without its parts over time."""
+        ran = subprocess.run([str(self.firn), "simulate", prefix, "--lifetimes", "--json"],
+                             capture_output=True, text=True)
+        if ran.returncode:
+            return {"error": _last_line(ran)}
+        found = json.loads(ran.stdout)
+        del found["over_time"]
+        return found
 
     def bound(self, prefix: str, budget: int, machine: gpus.Machine) -> dict[str, Any]:
         """Of the iterations that simulate() counts; see bound.py."""

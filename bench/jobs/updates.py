@@ -1,5 +1,5 @@
-"""The optimizer's step of a training step: all at once, or of each parameter as soon as its gradient
-is whole, which is let go then."""
+"""The optimizer's step of a training step: all at once, or of each parameter as soon as its
+gradient is whole, which is let go then."""
 
 from __future__ import annotations
 

@@ -1,0 +1,118 @@
+"""L2L's case (Pudipeddi et al., arXiv 2002.05645): a step in other orders, at budgets below what
+it takes. Its own figures are of BERT-Large on a V100 of 16 GB: memory down by 45 %, throughput up
+by 40 %, a device batch of 256, memory that does not grow with depth.
+
+orders(): jobs on the H200 as they are, recomputed, with eager updates (also with values that Firn
+makes again), and in L2L's order (relay), each as a part of the plain job's speed with unlimited
+memory. batches(), depths(): BERT-Large on the V100: a loop that accumulates gradients in the
+largest parts that fit the GPU, beside the relay with Firn.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gpus
+from runs import Recorded, Runner
+
+ORDER_JOBS = ("gpt-8192", "llama3-8b", "bert-8192", "bert-16384", "t5-8192")
+PERCENTS = (50, 30, 20)
+# Name: the way, into how many parts the batch goes, and whether Firn may make values again.
+ORDERS = {"plain": ("plain", 1, False), "recompute": ("recompute", 1, False),
+          "eager": ("eager", 1, False), "eager-remake": ("eager", 1, True),
+          **{f"relay-{parts}": ("relay", parts, False) for parts in (2, 4, 8)}}
+TARGETS = {"gpt-8192": 0.67, "llama3-8b": 0.77, "bert-16384": 0.68}      # at 20 %
+BATCHES = (2, 16, 64, 256)
+PART = 16                      # sequences of a relay's parts, of LENGTH tokens
+DEPTHS = (12, 48, 192, 384)
+DEEP_BATCH, DEEP_PARTS = 32, 2
+LENGTH = 512
+LONGER = 1.01                  # than with all in memory
+
+
+def _kept(found: Recorded) -> dict[str, Any]:
+    return {key: found.summary[key] for key in ("kernels", "seconds", "peak_bytes",
+                                                "persistent_bytes", "largest_kernel_bytes")}
+
+
+def orders(runner: Runner, job: str, machine: gpus.Machine, percents: tuple[int, ...] = PERCENTS,
+           names: tuple[str, ...] = tuple(ORDERS)) -> dict[str, Any]:
+    plain = runner.record(job, machine.gpu.name)
+    row: dict[str, Any] = {"job": job, "machine": machine.name, "words": machine.words(),
+                           "times": "roofline"}
+    if plain.error:
+        return {**row, "error": plain.error}
+    row |= _kept(plain)
+    row["orders"] = []
+    for name in names:
+        way, parts, remake = ORDERS[name]
+        found = runner.record(job, machine.gpu.name, way,
+                              **({"micro_batches": parts} if parts > 1 else {}))
+        if found.error:            # as a batch of 4, which has no 8 parts
+            row["orders"].append({"order": name, "error": found.error})
+            continue
+        budgets = []
+        for percent in percents:
+            budget = plain.summary["peak_bytes"] * percent // 100
+            ran = runner.simulate(found.prefix, budget, machine, remake=remake)
+            budgets.append({"percent": percent, "budget_bytes": budget, **ran})
+        row["orders"].append({"order": name, **_kept(found), "budgets": budgets})
+    return row
+
+
+def least(runner: Runner, found: Recorded, machine: gpus.Machine, steps: int = 5) -> dict[str, Any]:
+    """By bisection: the least budget, within the GPU's memory, at which a step takes at most 1 %
+    longer than with unlimited memory, and that run."""
+    high = min(machine.budget_bytes, found.summary["peak_bytes"])
+    low = found.summary["largest_kernel_bytes"]
+    best = {"budget_bytes": high, **runner.simulate(found.prefix, high, machine)}
+    if best.get("steady_s", math.inf) > found.summary["seconds"] * LONGER:
+        return best                # already slower: then the speed with all of the GPU's memory
+    for _ in range(steps):
+        middle = (low + high) // 2
+        ran = runner.simulate(found.prefix, middle, machine)
+        if ran.get("steady_s", math.inf) <= found.summary["seconds"] * LONGER:
+            high, best = middle, {"budget_bytes": middle, **ran}
+        else:
+            low = middle
+    return best
+
+
+def largest_native(runner: Runner, machine: gpus.Machine) -> int:
+    """Sequences of a plain step that fits the GPU: memory grows by the same for each of them."""
+    peaks = {batch: runner.record("bert-large", machine.gpu.name, batch=batch,
+                                  length=LENGTH).summary["peak_bytes"] for batch in (4, 8)}
+    each = (peaks[8] - peaks[4]) // 4
+    return max(0, 4 + (machine.budget_bytes - peaks[4]) // each)
+
+
+def batches(runner: Runner, machine: gpus.Machine, sizes: tuple[int, ...] = BATCHES) -> \
+        dict[str, Any]:
+    """Of a whole batch: a loop of parts as large as fit the GPU natively, and the relay."""
+    native = largest_native(runner, machine)
+    rows = []
+    for batch in sizes:
+        size = max(part for part in range(1, batch + 1) if batch % part == 0 and part <= native)
+        loop = runner.record("bert-large", machine.gpu.name, batch=batch, length=LENGTH,
+                             micro_batches=batch // size)
+        relay = runner.record("bert-large", machine.gpu.name, "relay", batch=batch, length=LENGTH,
+                              micro_batches=max(1, batch // PART))
+        rows.append({"batch": batch, "loop_part": size, "relay_part": min(batch, PART),
+                     "loop": _kept(loop), "relay": {**_kept(relay),
+                                                    **least(runner, relay, machine)}})
+    return {"job": "bert-large", "machine": machine.name, "words": machine.words(),
+            "times": "roofline", "length": LENGTH, "native_batch": native, "rows": rows}
+
+
+def depths(runner: Runner, machine: gpus.Machine, layers: tuple[int, ...] = DEPTHS) -> \
+        dict[str, Any]:
+    """The same batch through more and more layers."""
+    rows = []
+    for count in layers:
+        relay = runner.record("bert-large", machine.gpu.name, "relay", batch=DEEP_BATCH,
+                              length=LENGTH, micro_batches=DEEP_PARTS, layers=count)
+        rows.append({"layers": count, **_kept(relay), **least(runner, relay, machine)})
+    return {"job": "bert-large", "machine": machine.name, "words": machine.words(),
+            "times": "roofline", "length": LENGTH, "batch": DEEP_BATCH, "parts": DEEP_PARTS,
+            "rows": rows}

@@ -1,0 +1,120 @@
+"""bench/jobs: figures of L2L's, TERAIO's and SSDTrain's cases, on a runner whose steps are reckoned by
+hand."""
+
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench/jobs"))
+GIB = 1 << 30
+
+
+class MadeRunner:
+    """A step takes 1 s for each 8 sequences, 4/3 of it recomputed, and twice as long below half of
+    its peak; the peak is 1 GiB and another one for each sequence of a part, a quarter of that
+    recomputed or relayed."""
+
+    def __init__(self):
+        self.recorded = []
+
+    def record(self, job, gpu, way="plain", **changed):
+        import runs
+        self.recorded.append((job, way, changed))
+        batch, parts = changed.get("batch", 8), changed.get("micro_batches", 1)
+        if batch % parts:
+            return runs.Recorded(error="no such parts")
+        again = way in ("recompute", "relay")
+        peak = GIB + batch // parts * GIB // (4 if again else 1)
+        return runs.Recorded(f"{peak} {batch / 8 * (4 / 3 if again else 1)}", {
+            "kernels": 10, "seconds": batch / 8 * (4 / 3 if again else 1), "peak_bytes": peak,
+            "persistent_bytes": GIB, "largest_kernel_bytes": GIB // 8})
+
+    def simulate(self, prefix, budget, machine, policy="lifetime", remake=False):
+        del machine, policy
+        peak, seconds = (float(each) for each in prefix.split())
+        if budget < peak / (8 if remake else 2):
+            return {"steady_s": 2 * seconds, "bytes_written": 7}
+        return {"steady_s": seconds, "bytes_written": 7}
+
+    def remake(self, prefix, budget, machine):
+        return self.simulate(prefix, budget, machine, remake=True)
+
+
+def test_orders_are_parts_of_the_plain_speed():
+    import gpus
+    import l2l
+    row = l2l.orders(MadeRunner(), "gpt-8192", gpus.MACHINES["h200"], (50, 10))
+    assert row["seconds"] == 1 and row["peak_bytes"] == 9 * GIB
+    orders = {each["order"]: each for each in row["orders"]}
+    assert list(orders) == list(l2l.ORDERS)
+
+    def steps(name):
+        return [each["steady_s"] for each in orders[name]["budgets"]]
+    assert steps("plain") == steps("eager") == [1, 2]
+    assert steps("eager-remake") == [1, 2]      # 10 % is below its eighth
+    assert steps("relay-8") == pytest.approx([4 / 3, 4 / 3])
+    assert orders["relay-8"]["budgets"][1]["budget_bytes"] == 9 * GIB * 10 // 100
+
+
+def test_a_batch_without_such_parts_has_no_order():
+    import gpus
+    import l2l
+
+    class Odd(MadeRunner):
+        def record(self, job, gpu, way="plain", **changed):
+            return super().record(job, gpu, way, **{"batch": 4, **changed})
+    row = l2l.orders(Odd(), "llama3-8b", gpus.MACHINES["h200"], (50,))
+    orders = {each["order"]: each for each in row["orders"]}
+    assert orders["relay-8"]["error"] == "no such parts" and "error" not in orders["relay-4"]
+
+
+def test_the_least_budget_of_a_relay():
+    import gpus
+    import l2l
+    machine, runner = gpus.MACHINES["v100"], MadeRunner()
+    found = runner.record("bert-large", "v100", "relay", batch=32, micro_batches=4)   # 3 GiB
+    least = l2l.least(runner, found, machine, steps=12)
+    assert least["budget_bytes"] == pytest.approx(1.5 * GIB, rel=1e-2)
+    assert least["steady_s"] == found.summary["seconds"]
+
+
+def test_batches_beside_the_largest_loop_that_fits():
+    import gpus
+    import l2l
+    runner = MadeRunner()
+    found = l2l.batches(runner, gpus.MACHINES["v100"], (2, 64))
+    assert found["native_batch"] == 14          # 15 GiB of the GPU
+    few, many = found["rows"]
+    assert few["loop_part"] == 2 and many["loop_part"] == 8
+    assert many["loop"]["peak_bytes"] == 9 * GIB and many["relay_part"] == l2l.PART
+    assert many["relay"]["budget_bytes"] < many["loop"]["peak_bytes"]
+    assert ("bert-large", "relay", {"batch": 64, "length": 512, "micro_batches": 4}) in \
+        runner.recorded
+
+
+def test_the_curve_has_four_ways_for_each_batch(monkeypatch):
+    import published
+    runner = MadeRunner()
+    monkeypatch.setattr(published, "made_alone", lambda runner, prefix: (
+        prefix, {"peak_bytes": float(prefix.split()[0]), "largest_kernel_bytes": 1000,
+                 "seconds": float(prefix.split()[1])}))
+    found = published.rok(runner, "gpt-8192-tp2", (8, 16))
+    points = {(each["batch"], each["way"]): each for each in found["points"]}
+    assert len(points) == len(found["points"]) == 8
+    keep, offload = points[16, "keep"], points[16, "offload"]
+    assert keep["sequences_s"] == offload["sequences_s"] == 8
+    assert offload["bytes"] == pytest.approx(keep["bytes"] / 2, rel=0.05)
+    assert points[16, "remake"]["bytes"] == pytest.approx(keep["bytes"] / 8, rel=0.15)
+    assert points[16, "recompute"]["sequences_s"] == pytest.approx(6)
+
+
+def test_teraio_s_steps_in_other_ways():
+    import published
+    row = published.teraio_way(MadeRunner(), "llama3-8b-tp2", "teraio", 8, "recompute", 1)
+    assert row["seconds"] == pytest.approx(4 / 3)
+    assert row["lifetime"]["steady_s"] == row["seconds"]       # of the same program's speed
+    assert (row["way"], row["micro_batches"], row["length"]) == ("recompute", 1, 2048)
+    odd = published.teraio_way(MadeRunner(), "llama3-8b-tp2", "teraio", 8, "plain", 3)
+    assert odd["error"] == "no such parts"

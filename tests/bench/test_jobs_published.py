@@ -1,0 +1,94 @@
+"""bench/jobs/published_page.py: every figure has a row, from results and no others."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench/jobs"))
+SCRIPT = ROOT / "bench/jobs/published_page.py"
+ROAM = ROOT / "bench/roam/RESULTS.md"
+
+
+@pytest.fixture
+def rows():
+    import published_page
+
+    def of(found, folder, roam=ROAM):
+        folder.mkdir(exist_ok=True)
+        (folder / "jobs.json").write_text(json.dumps({"runs": [], **found}))
+        return published_page.rows(folder, roam)
+    return of
+
+
+def test_what_is_in_no_result_is_not_measured(rows, tmp_path):
+    found = rows({}, tmp_path)
+    of = {each.system: [one for one in found if one.system == each.system] for each in found}
+    assert set(of) == {"TERAIO", "SSDTrain", "ROAM", "L2L"}
+    assert not any(each.ours for system in ("TERAIO", "SSDTrain", "L2L") for each in of[system])
+    assert all(each.why for system in ("TERAIO", "SSDTrain", "L2L") for each in of[system])
+    assert any("1.47" in each.theirs for each in of["TERAIO"])
+    assert any("50 B" in each.what for each in of["L2L"])
+
+
+def test_roam_s_rows_come_from_its_table(rows, tmp_path):
+    roam = tmp_path / "RESULTS.md"
+    roam.write_text(ROAM.read_text())
+    before = {each.what: each for each in rows({}, tmp_path / "a", roam)
+              if each.system == "ROAM"}
+    assert len(before) == 7 * 2 + 3 + 4 and all(each.ours for each in before.values())
+    name = "vit_b_16, batch 1: MiB with weights (seconds to plan)"
+    assert before[name].ours == "482.6 (0.43)" and before[name].theirs == "483 (86)"
+    roam.write_text("\n".join(
+        line.replace("482.6", "500.5") if line.startswith("| vit_b_16 1 |") else line
+        for line in ROAM.read_text().splitlines() if not line.startswith("| alexnet 1 |")))
+    after = {each.what: each for each in rows({}, tmp_path / "b", roam)}
+    assert after[name].ours == "500.5 (0.43)" and "500.5" in after[name].why
+    alexnet = after["alexnet, batch 1: MiB with weights (seconds to plan)"]
+    assert alexnet.ours == "" and "not in RESULTS.md" in alexnet.why
+
+
+def test_a_figure_that_is_less_says_why(rows, tmp_path):
+    case = {"job": "j", "machine": "m", "batch": 8, "length": 2048, "words": "a machine",
+            "seconds": 1.0, "lifetime": {"steady_s": 4.0, "plan_s": .5},
+            "bound": {"steady_s": 2.0}, "greedy": {"steady_s": 5.0}}
+    way = {**case, "way": "recompute", "micro_batches": 1, "lifetime": {"steady_s": 1.1}}
+    runs = [{"date": "today", "command": "figures.py --published teraio", "versions": ""},
+            {"date": "later", "command": "figures.py --published l2l,teraio", "versions": ""},
+            {"date": "then", "command": "figures.py --published ssdtrain", "versions": ""}]
+    found = rows({"runs": runs, "teraio": [case], "teraio_ways": [way]}, tmp_path)
+    plain, again, mean = (each for each in found if each.system == "TERAIO" and each.ours
+                          and "part of ideal" in each.what)
+    assert plain.ours.startswith("0.250") and "0.500 (bound)" in plain.why
+    assert plain.command == "bench/jobs/figures.py --published l2l,teraio (later)"
+    assert again.ours.startswith("0.909") and again.why == ""
+    assert mean.ours.startswith("0.909 (1 models)")
+
+
+def test_l2l_s_rows_are_reckoned_from_both_runs(rows, tmp_path):
+    gib = 2**30
+    batch = {"batch": 256, "loop_part": 32, "loop": {"peak_bytes": 16 * gib, "seconds": 2.0},
+             "relay": {"budget_bytes": 4 * gib, "steady_s": 2.5}}
+    depth = [{"layers": count, "budget_bytes": 2 * gib, "steady_s": 1.0} for count in (12, 384)]
+    found = {each.what: each for each in rows(
+        {"l2l_batches": [{"words": "a V100", "rows": [batch]}],
+         "l2l_depths": [{"words": "a V100", "rows": depth}]}, tmp_path) if each.system == "L2L"}
+    assert found["BERT-Large, batch 256: device memory"].ours == "75 % less"
+    faster = found["BERT-Large, batch 256: throughput, beside a loop of 32"]
+    assert faster.ours == "-20 %" and "recomputed" in faster.why
+    assert found["BERT-Large, 12 to 384 layers: device memory"].ours == "2.00 to 2.00 GiB"
+
+
+def test_the_page_is_written_by_one_command(tmp_path):
+    done = subprocess.run([sys.executable, str(SCRIPT), "--out", str(tmp_path / "page.html")],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page.html").read_text()
+    for said in ("<h2>ROAM</h2>", "not measured", "482.6 (0.43)", "bench/roam/figures.py"):
+        assert said in page
+    missing = subprocess.run([sys.executable, str(SCRIPT), "--results", str(tmp_path)],
+                             capture_output=True, text=True)
+    assert missing.returncode == 2 and "jobs.json is not there" in missing.stderr

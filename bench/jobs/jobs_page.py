@@ -71,7 +71,8 @@ def losses(results: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int, str
 
 def render(results: dict[str, Any], folder: pathlib.Path) -> str:
     """`folder` holds the plots."""
-    results = {"jobs": [], "teraio": [], "ssdtrain": [], "depth": [], **results}
+    results = {"jobs": [], "teraio": [], "ssdtrain": [], "depth": [], "l2l": [], "rok": [],
+               **results}
     return html_pages.render(
         "jobs.html", results=results, names=NAMES, alternatives=ALTERNATIVES, faster=FASTER,
         part=charts.part, reached=charts.reached, bounds=charts.BOUNDS, published=published,

@@ -21,12 +21,16 @@ def not_measured(system: str, what: str, theirs: str, why: str) -> Row:
     return Row(system, what, theirs, "", "", "", why)
 
 
-def command_of(found: dict[str, Any], words: str) -> str:
-    """The last one that was run with them, and when."""
-    option, _, value = words.strip().partition(" ")
+def _asked(command: str, option: str) -> list[str]:
+    words = command.split()
+    return words[words.index(option) + 1].split(",") if option in words[:-1] else []
+
+
+def command_of(found: dict[str, Any], system: str, job: str = "") -> str:
+    """The last one that ran `--published system` (for that job), and when."""
     for run in reversed(found["runs"]):
-        given = run["command"].split()
-        at = given.index(option) + 1 if option in given else len(given)
-        if at < len(given) and value in given[at].split(","):
+        jobs = _asked(run["command"], "--jobs")
+        if system in _asked(run["command"], "--published") and \
+                (not job or not jobs or job in jobs):
             return f"bench/jobs/{run['command']} ({run['date']})"
     return ""

@@ -1,5 +1,6 @@
-"""Run by test_jobs_relay.py: small jobs. Prints JSON: by job, how a relay's gradients differ from those
-of a loop that accumulates them, in what order layers ran, and what the ways are recorded to do."""
+"""Run by test_jobs_relay.py: small jobs. Prints JSON: by job, how a relay's gradients differ from
+those of a loop that accumulates them, in what order layers ran, and what the ways are recorded to
+do."""
 
 import collections
 import copy

@@ -1,5 +1,5 @@
-"""bench/jobs: figures of L2L's, TERAIO's and SSDTrain's cases, on a runner whose steps are reckoned by
-hand."""
+"""bench/jobs: figures of L2L's, TERAIO's and SSDTrain's cases, on a runner whose steps are reckoned
+by hand."""
 
 import pathlib
 import sys

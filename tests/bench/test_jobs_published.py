@@ -54,18 +54,34 @@ def test_roam_s_rows_come_from_its_table(rows, tmp_path):
 def test_a_figure_that_is_less_says_why(rows, tmp_path):
     case = {"job": "j", "machine": "m", "batch": 8, "length": 2048, "words": "a machine",
             "seconds": 1.0, "lifetime": {"steady_s": 4.0, "plan_s": .5},
-            "bound": {"steady_s": 2.0}, "greedy": {"steady_s": 5.0}}
+            "bound": {"steady_s": 2.0}, "greedy": {"steady_s": 5.0},
+            "peak_bytes": 9 << 30, "budget_bytes": 8 << 30}
     way = {**case, "way": "recompute", "micro_batches": 1, "lifetime": {"steady_s": 1.1}}
     runs = [{"date": "today", "command": "figures.py --published teraio", "versions": ""},
             {"date": "later", "command": "figures.py --published l2l,teraio", "versions": ""},
             {"date": "then", "command": "figures.py --published ssdtrain", "versions": ""}]
-    found = rows({"runs": runs, "teraio": [case], "teraio_ways": [way]}, tmp_path)
-    plain, again, mean = (each for each in found if each.system == "TERAIO" and each.ours
+    fits = {**way, "peak_bytes": 7 << 30, "lifetime": {"steady_s": 1.0}}
+    found = rows({"runs": runs, "teraio": [case], "teraio_ways": [way, fits]}, tmp_path)
+    plain, again, fitting, mean = (each for each in found if each.system == "TERAIO" and each.ours
                           and "part of ideal" in each.what)
     assert plain.ours.startswith("0.250") and "0.500 (bound)" in plain.why
     assert plain.command == "bench/jobs/figures.py --published l2l,teraio (later)"
     assert again.ours.startswith("0.909") and again.why == ""
+    assert fitting.ours == "1.000 (fits: 7 GiB)"
     assert mean.ours.startswith("0.909 (1 models)")
+
+
+def test_the_command_is_the_last_that_ran_the_job():
+    from published_row import command_of
+    runs = [{"date": "1", "command": "figures.py --published l2l --jobs a,b"},
+            {"date": "2", "command": "figures.py --published l2l --jobs c"},
+            {"date": "3", "command": "figures.py --jobs a"},
+            {"date": "4", "command": "figures.py --published"}]
+    assert command_of({"runs": runs}, "l2l", "a") == \
+        "bench/jobs/figures.py --published l2l --jobs a,b (1)"
+    assert command_of({"runs": runs}, "l2l").endswith("(2)")
+    assert command_of({"runs": runs}, "l2l", "d") == ""
+    assert command_of({"runs": runs}, "ssdtrain") == ""
 
 
 def test_l2l_s_rows_are_reckoned_from_both_runs(rows, tmp_path):

@@ -71,7 +71,8 @@ def test_micro_batches_take_less_memory_for_the_same_flops(cases):
 
 
 def test_a_batch_without_such_parts_is_refused():
-    done = subprocess.run([sys.executable, str(HERE.parents[1] / "bench/jobs/record.py"), "gpt-8192",
-                           "/nowhere/x", "--micro-batches", "5"], capture_output=True, text=True)
+    script = HERE.parents[1] / "bench/jobs/record.py"
+    done = subprocess.run([sys.executable, str(script), "gpt-8192", "/nowhere/x",
+                           "--micro-batches", "5"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "a batch of 16 has no 5 equal parts" in done.stderr

@@ -6,7 +6,8 @@
              [--iterations N] [--firn BINARY]
   figures.py --depth bert-large,... [--budget 40GiB] [--layers 12,24,48,96]
   figures.py --published teraio,teraio-ways,teraio-lifetimes,ssdtrain,ssdtrain-rok,
-                         l2l,l2l-batches,l2l-depths [--jobs NAME,...]
+                         l2l,l2l-batches,l2l-depths [--jobs NAME,...] [--batches N,...]
+                         [--layers N,...]
   figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
 
 Traces come from record.py (fake tensors, times by a roofline), or are those that `firn run --trace
@@ -140,7 +141,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--columns", default=",".join(runs.COLUMNS), help="of --jobs [all]")
     parser.add_argument("--depth", metavar="JOB,...")
     parser.add_argument("--budget", default="40GiB", help="of --depth")
-    parser.add_argument("--layers", default="12,24,48,96", help="of --depth")
+    parser.add_argument("--layers", default="12,24,48,96", help="of --depth, l2l-depths")
+    parser.add_argument("--batches", default=",".join(map(str, l2l.BATCHES)),
+                        help="of l2l-batches")
     parser.add_argument("--published", metavar="SYSTEM,...", help=", ".join(PUBLISHED))
     parser.add_argument("--again", action="store_true", help="draw what --out holds, and no more")
     parser.add_argument("--out", type=pathlib.Path)
@@ -151,6 +154,7 @@ def parse() -> argparse.Namespace:
                         default=ROOT / "build/allocator/command/firn")
     given = parser.parse_args()
     given.budgets = numbers(parser, "--budgets", given.budgets, 1000)
+    given.batches = numbers(parser, "--batches", given.batches, 10_000)
     given.layers = numbers(parser, "--layers", given.layers, 10_000)
     given.ssds = numbers(parser, "--ssds", given.ssds, 64) if given.ssds else \
         [gpus.MACHINES[given.machine].ssds]
@@ -202,9 +206,11 @@ def tasks(given: argparse.Namespace, runner: runs.Runner):
     if "l2l" in given.published:
         for job in (each for each in l2l.ORDER_JOBS if each in given.jobs or no_jobs):
             yield "l2l", lambda job=job: l2l.orders(runner, job, machine)
-    for system, find in (("l2l-batches", l2l.batches), ("l2l-depths", l2l.depths)):
+    for system, find, of in (("l2l-batches", l2l.batches, given.batches),
+                             ("l2l-depths", l2l.depths, given.layers)):
         if system in given.published:
-            yield system.replace("-", "_"), lambda find=find: find(runner, gpus.MACHINES["v100"])
+            yield system.replace("-", "_"), lambda find=find, of=of: find(
+                runner, gpus.MACHINES["v100"], of)
     if given.depth or given.published or given.again:
         return
     for job in given.jobs or DEFAULT_JOBS:

@@ -11,7 +11,7 @@ largest parts that fit the GPU, beside the relay with Firn.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Sequence
 
 import gpus
 from runs import Recorded, Runner
@@ -25,7 +25,6 @@ ORDERS = {"plain": ("plain", 1, False), "recompute": ("recompute", 1, False),
 TARGETS = {"gpt-8192": 0.67, "llama3-8b": 0.77, "bert-16384": 0.68}      # at 20 %
 BATCHES = (2, 16, 64, 256)
 PART = 16                      # sequences of a relay's parts, of LENGTH tokens
-DEPTHS = (12, 48, 192, 384)
 DEEP_BATCH, DEEP_PARTS = 32, 2
 LENGTH = 512
 LONGER = 1.01                  # than with all in memory
@@ -87,8 +86,7 @@ def largest_native(runner: Runner, machine: gpus.Machine) -> int:
     return max(0, 4 + (machine.budget_bytes - peaks[4]) // each)
 
 
-def batches(runner: Runner, machine: gpus.Machine, sizes: tuple[int, ...] = BATCHES) -> \
-        dict[str, Any]:
+def batches(runner: Runner, machine: gpus.Machine, sizes: Sequence[int]) -> dict[str, Any]:
     """Of a whole batch: a loop of parts as large as fit the GPU natively, and the relay."""
     native = largest_native(runner, machine)
     rows = []
@@ -105,8 +103,7 @@ def batches(runner: Runner, machine: gpus.Machine, sizes: tuple[int, ...] = BATC
             "times": "roofline", "length": LENGTH, "native_batch": native, "rows": rows}
 
 
-def depths(runner: Runner, machine: gpus.Machine, layers: tuple[int, ...] = DEPTHS) -> \
-        dict[str, Any]:
+def depths(runner: Runner, machine: gpus.Machine, layers: Sequence[int]) -> dict[str, Any]:
     """The same batch through more and more layers."""
     rows = []
     for count in layers:

@@ -94,6 +94,16 @@ def test_batches_beside_the_largest_loop_that_fits():
         runner.recorded
 
 
+def test_depths_share_a_batch():
+    import gpus
+    import l2l
+    runner = MadeRunner()
+    found = l2l.depths(runner, gpus.MACHINES["v100"], [12, 48])
+    assert [each["layers"] for each in found["rows"]] == [12, 48]
+    assert found["rows"][0]["budget_bytes"] == found["rows"][1]["budget_bytes"]
+    assert [changed["layers"] for _, way, changed in runner.recorded if way == "relay"] == [12, 48]
+
+
 def test_the_curve_has_four_ways_for_each_batch(monkeypatch):
     import published
     runner = MadeRunner()

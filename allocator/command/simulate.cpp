@@ -165,13 +165,14 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   sub->add_flag("--json", options.json, "the results as JSON");
   add("--timeline", options.timeline, "write a timeline here, in Chrome's trace format",
       "FILE.json");
-  add("--plot", options.plot, "draw memory and stalls over time here, or the sweep's curve, or the lifetimes",
-      "FILE.png");
+  add("--plot", options.plot,
+      "draw memory and stalls over time here, or the sweep's curve, or the lifetimes", "FILE.png");
   add("--sweep", options.sweep,
       "budget=FIRST:LAST:STEP: one run for each size of GPU memory (instead of --gpu-memory)",
       "RANGE");
   add("--ssd-endurance", options.endurance,
-      "bytes that each SSD endures being written (TBW): shows how long they last at this speed", "SIZE");
+      "bytes that each SSD endures being written (TBW): shows how long they last at this speed",
+      "SIZE");
   sub->footer(
       "Sizes: 40GiB, 512MiB. Bandwidths: 3.2GiB/s, 7GB/s. Times: 20us, 1ms.\n"
       "The engine is the one that serves real programs. GPU, link and SSDs are modelled on a\n"

@@ -169,8 +169,9 @@ class CarryOut {
   static constexpr double reading_most = .8;
   static constexpr uint64_t swap_part = 128;
   // A link has at most so many seconds of work ahead of need: ten times as long as it takes to give
-  // it more.
+  // it more. But always 1/ahead_part of a span: it seems slow, too, where its ends are seen late.
   static constexpr double ahead_s = .01;
+  static constexpr uint64_t ahead_part = 8;
 
   static Candidate candidate(const Decision& decision, std::span<const Name> blocks, uint64_t now,
                      uint32_t item, uint64_t pages) {
@@ -239,8 +240,8 @@ uint64_t CarryOut<T>::give_way_after(const Candidate& candidate) const {
 /// whatever becomes urgent queues behind them.
 template <class T>
 uint64_t CarryOut<T>::ahead_most(Channel channel, uint64_t most) const {
-  const double soon = t_.bytes_s(channel) * ahead_s;
-  return soon > 0 && soon < static_cast<double>(most) ? static_cast<uint64_t>(soon) : most;
+  const auto soon = static_cast<uint64_t>(std::min(t_.bytes_s(channel) * ahead_s, 1e18));
+  return soon == 0 ? most : std::min(most, std::max(soon, t_.span_bytes() / ahead_part));
 }
 
 /// Brings back what is used next, as long as the window has room for it and only clean blocks leave

@@ -24,11 +24,11 @@ struct Block {
   uint64_t touched = 0;
 };
 
-/// A page is a byte, a span is four.
+/// A page is a byte.
 struct Machine {
   std::map<char, Block> blocks;
-  uint64_t free = 0, ready = 0, leaving = 0, in = 0, out = 0, written = 0, read = 0, used = 0, host = 1000;
-  uint64_t spare = 0, at = 0, host_copies = 0;
+  uint64_t free = 0, ready = 0, leaving = 0, in = 0, out = 0, written = 0, read = 0, used = 0;
+  uint64_t host = 1000, span = 4, spare = 0, at = 0, host_copies = 0;
   double reading = 0, bytes_s[channel_count] = {};
   bool store = true, host_wanted = false;
   std::optional<PieceOf<char>> longest, last_used;
@@ -117,7 +117,7 @@ class Tiers {
     return true;
   }
   static firn::NoLock& lock() { return firn::no_lock; }
-  uint64_t span_bytes() const { return 4; }
+  uint64_t span_bytes() const { return m_->span; }
   uint64_t host_bytes() const { return m_->host; }
   uint64_t host_used() const { return m_->used; }
   uint64_t spare_bytes() const { return m_->spare; }
@@ -208,7 +208,7 @@ TEST_F(CarryOutTest, little_arrives_at_a_time) {
   EXPECT_FALSE(carry().fetch_ahead());
 }
 
-/// What becomes urgent queues behind it.
+/// Else urgent transfers would queue behind it.
 TEST_F(CarryOutTest, a_slow_link_has_ten_milliseconds_of_work_ahead) {
   machine.blocks = {{'A', {}}, {'C', {.size = 40, .mapped = 0}}};
   machine.free = 40;
@@ -223,6 +223,18 @@ TEST_F(CarryOutTest, a_slow_link_has_ten_milliseconds_of_work_ahead) {
   EXPECT_TRUE(carry().fetch_ahead());
   EXPECT_TRUE(carry().clean_ahead());
   EXPECT_EQ(did(), "C+4 A~4 ");
+}
+
+TEST_F(CarryOutTest, a_link_that_seems_slow_has_an_eighth_of_a_span_ahead) {
+  machine.span = 80;
+  machine.blocks = {{'C', {.size = 160, .mapped = 0}}};
+  machine.free = 160;
+  plan.fetch = {candidate('C', 5, 160)};
+  machine.bytes_s[static_cast<size_t>(Channel::host_in)] = 100;  // one byte in 10 ms
+  machine.in = 10;
+  EXPECT_FALSE(carry().fetch_ahead());
+  machine.in = 9;
+  EXPECT_TRUE(carry().fetch_ahead());
 }
 
 TEST_F(CarryOutTest, a_fast_link_has_four_spans_ahead_and_two_of_copies_out) {

@@ -92,10 +92,15 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
         raise ValueError(f"firn.relay: micro_batches={micro_batches!r}: a number from 1 on")
     if keep != "auto" and (isinstance(keep, bool) or not isinstance(keep, int)):
         raise ValueError(f"firn.relay: keep={keep!r}: a number of layers, or 'auto'")
-    if eager not in (True, False, "auto"):
+    if not (isinstance(eager, bool) or (isinstance(eager, str) and eager == "auto")):
         raise ValueError(f"firn.relay: eager={eager!r}: True, False or 'auto'")
-    if clip is not None and not clip > 0:
+    if not isinstance(split, bool):
+        raise ValueError(f"firn.relay: split={split!r}: True or False")
+    if clip is not None and (isinstance(clip, (bool, str)) or not clip > 0):
         raise ValueError(f"firn.relay: clip={clip!r}: a norm above 0")
+    if scaler is not None and not all(callable(getattr(scaler, name, None))
+                                      for name in ("scale", "unscale_", "step", "update")):
+        raise ValueError(f"firn.relay: scaler={scaler!r}: a torch.amp.GradScaler")
     if (split or eager is True) and (clip is not None or scaler is not None):
         raise ValueError("firn.relay: clip= and scaler= are the loop form's, and want all "
                          "gradients before the first update (eager=False); with split=True the "

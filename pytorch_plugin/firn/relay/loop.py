@@ -14,7 +14,7 @@ from firn.relay.draws import Draws, generators_of, kind_of
 from firn.relay.executor import Relay
 from firn.relay.layers import Layer
 from firn.relay.node import Call
-from firn.relay.state import ThreadState
+from firn.relay.state import Randomness, ThreadState
 from firn.relay.trees import Refused
 from firn.relay.turns import Places, Turn
 
@@ -87,7 +87,7 @@ class LoopRelay(Relay):
         try:
             for number, part in enumerate(parts):
                 before = [each.get_offset() for each in generators]
-                on_cpu = torch.get_rng_state()
+                on_cpu = Randomness(())
                 turn = self._here.turn = Turn(number, None, self._draws, self._places)
                 torch.clear_autocast_cache()
                 loss = self._loss(compute, part)
@@ -100,7 +100,7 @@ class LoopRelay(Relay):
                 losses.append(loss.detach())
                 self._draws.learn(kind_of(part), [each.get_offset() - begin for each, begin
                                                   in zip(generators, before)])
-                self._draws.on_cpu |= not torch.equal(on_cpu, torch.get_rng_state())
+                self._draws.on_cpu |= on_cpu.has_moved()
         finally:
             self._here.turn = None
         if self._draws.on_cpu:

@@ -15,6 +15,7 @@ import torch
 from firn.relay import trees
 from firn.relay.layers import Layer
 from firn.relay.node import Gradients, Run
+from firn.relay.sameness import close
 from firn.relay.state import Settings
 from firn.relay.trees import Refused
 
@@ -70,10 +71,10 @@ def try_cut(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], cut: 
         pieces = [each[at] for each in parts if len(each) == len(whole)]
         sizes = [each.size(0) if each.dim() > 0 else 0 for each in pieces]
         if len(pieces) == cut.parts and sizes == [end - begin for begin, end in cut.bounds] and \
-                _close(tensor, torch.cat(pieces), loose):
+                close(tensor, torch.cat(pieces), loose):
             joined.append(True)
         elif len(pieces) == cut.parts and all(
-                _close(tensor, each, loose) for each in pieces):
+                close(tensor, each, loose) for each in pieces):
             joined.append(False)
         else:
             raise Refused(
@@ -88,23 +89,6 @@ def _run(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> list[
     result: list[torch.Tensor] = []
     trees.apart(layer.forward(*args, **kwargs), result, f"layer {layer} returned")
     return result
-
-
-def _close(one: torch.Tensor, other: torch.Tensor, loose: bool) -> bool:
-    """Up to roundings: products over fewer rows are summed in other blocks. `loose`: operators
-    compute with fewer bits than their results have."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if not one.is_floating_point():
-        return bool((one == other).all())
-    exact = {torch.float64: 1e-9, torch.float32: 1e-4}.get(one.dtype, 1e-2)
-    one, other = one.double(), other.double()
-    both = torch.isfinite(one) & torch.isfinite(other)
-    if not bool((both | (one == other) | (one.isnan() & other.isnan())).all()):
-        return False
-    zero = torch.zeros((), dtype=one.dtype, device=one.device)
-    one, other = torch.where(both, one, zero), torch.where(both, other, zero)
-    return bool((one - other).norm() <= (1e-2 if loose else exact) * one.norm())
 
 
 class ChunkedRun:

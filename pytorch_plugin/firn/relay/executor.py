@@ -92,10 +92,10 @@ class Relay:
     def _after_backward(self, layer: Layer) -> None:
         raise NotImplementedError
 
-    def _again(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]
-               ) -> tuple[Any, Call | None]:
+    def _again(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
+               inside: watch.Inside) -> tuple[Any, Call | None]:
         """The layer's result from a node that runs it again in the backward pass, and the call that
-        has it; none where nothing needs a gradient."""
+        has it; none where nothing needs a gradient. Its leaves are added to `inside`."""
         settings = self._settings(layer, tensors)
         seen = self._seen(layer, structure, tensors, settings)
         if not any(seen.needed):
@@ -105,7 +105,10 @@ class Relay:
         uses = [*seen.inputs, *(seen.parameters.get(each, 1) for each in shared)]
         run = Run(layer, structure, tensors, settings)
         call = self._node(layer, run, uses, shared, seen.needed)
-        return call(tensors), call
+        result = call(tensors)
+        inside.add_leaves(layer, run.leaves)
+        run.leaves = []
+        return result, call
 
     def _node(self, layer: Layer, run: Any, uses: Sequence[int], shared: Sequence[torch.Tensor],
               needed: Sequence[bool]) -> Call:
@@ -123,6 +126,6 @@ class Relay:
         kind = watch.kind_of(structure, tensors, layer)
         if kind not in layer.seen:
             with settings.as_they_were():
-                watch.look(layer, structure, tensors, set())
+                watch.look(layer, structure, tensors, watch.Inside())
         found: watch.Seen = layer.seen[kind]
         return found

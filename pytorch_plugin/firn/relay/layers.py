@@ -33,6 +33,7 @@ class Layer:
         self.seen: dict[Hashable, Any] = {}  # watch.Seen by kind of call
         self.forwards = self.backwards = 0   # in this step
         self.updated = False                 # in this step
+        self.runs = 0            # that a second run follows, in all steps
 
     def trainable(self) -> list[nn.Parameter]:
         return [each for each in self.module.parameters() if each.requires_grad]

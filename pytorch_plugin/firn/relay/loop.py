@@ -158,9 +158,9 @@ class LoopRelay(Relay):
                 holders.setdefault(parameter, []).append(layer)
             if turn.calls.get(layer.number, 0) > 1:
                 used += layer.own
-        outside, calls = watch.outside_uses(loss, turn.graph, holders.keys())
+        outside, calls = watch.outside_uses(loss, turn.inside, holders.keys())
         used += outside
-        turn.graph = set()
+        turn.inside = watch.Inside()
         for parameter in used:
             for layer in holders[parameter]:
                 layer.share(parameter)
@@ -206,8 +206,8 @@ class LoopRelay(Relay):
         structure = trees.apart((args, kwargs), tensors, f"layer {layer} is given")
         with self._inside():
             if not self._learned:
-                return watch.look(layer, structure, tensors, turn.graph)[1]
-            result, call = self._again(layer, structure, tensors)
+                return watch.look(layer, structure, tensors, turn.inside)[1]
+            result, call = self._again(layer, structure, tensors, turn.inside)
         if call is not None:
             turn.made(call)
         if turn.number == len(self._turns) - 1:
@@ -216,6 +216,9 @@ class LoopRelay(Relay):
 
     def _before_backward(self, call: Call) -> None:
         turn = getattr(self._here, "turn", None)
+        if turn is not None and not turn.forward_ended:
+            raise Refused("firn.relay: compute begins a backward pass: step() makes its own, and "
+                          f"this or that is a second backward pass through layer {call.layer}")
         if turn is None:
             raise Refused(f"firn.relay: a backward pass through layer {call.layer} after its "
                           "step()")

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from firn.relay import trees
 from firn.relay.layers import Layer
+from firn.relay.sameness import Sample
 from firn.relay.state import Settings
 from firn.relay.trees import Refused
 
@@ -36,16 +37,26 @@ class Run:
         self._versions = [version_of(each) for each in tensors]
         self._parameters = _parameters_version(layer)
         self._training = layer.module.training
+        self.leaves: list[torch.Tensor] = []  # of the first run
+        self._sample: Sample | None = None  # of the result, where the second run is compared
 
     def forward(self, result: list[torch.Tensor]) -> Any:
         """Appends the tensors of the layer's result, and returns its structure (trees.apart). The
         layer runs with a graph, which ends here: kernels are chosen by whether gradients are
         needed (attention's are), and would round in other ways."""
+        layer = self._layer
         with torch.enable_grad(), self._settings.without_cache():
             found: list[torch.Tensor] = []
-            structure = trees.apart(self._call(self._inputs()[1]), found,
-                                    f"layer {self._layer} returned")
+            buffers = Buffers(layer)
+            self.leaves, inputs = self._inputs()
+            structure = trees.apart(self._call(inputs), found, f"layer {layer} returned")
+            if hooks_of(inputs) != (0, 0):
+                raise hooked(layer)
+            buffers.check()
         self.needed = [each.requires_grad for each in found]
+        layer.runs += 1
+        if layer.runs & (layer.runs - 1) == 0:
+            self._sample = Sample(found)
         result += [each.detach() if each.requires_grad else each for each in found]
         return structure
 
@@ -74,6 +85,7 @@ class Run:
             result: list[torch.Tensor] = []
             with torch.enable_grad():
                 trees.apart(self._call(inputs), result, f"layer {self._layer} returned")
+            self._compare(result, which)
             given = [(result[at], gradient) for at, gradient in zip(which, gradients)
                      if gradient is not None and result[at].requires_grad]
         self._tensors = []
@@ -87,12 +99,24 @@ class Run:
             torch.autograd.backward([each for each, _ in given], [each for _, each in given])
         for each, leaf in zip(found, leaves):
             if leaf.grad is not None:  # one use, or the input is a result as it is
-                each.add(leaf.grad)
+                each.add_first(leaf.grad)
         return [each.padded() for each in found]
 
     def _call(self, tensors: Sequence[torch.Tensor]) -> Any:
         args, kwargs = trees.together(self._structure, tensors)
         return self._layer.forward(*args, **kwargs)
+
+    def _compare(self, result: Sequence[torch.Tensor], which: Sequence[int]) -> None:
+        """With what the first run returned: all that needs gradients, and some elements of some
+        runs (the first, the second, the fourth, ...)."""
+        sample, self._sample = self._sample, None
+        loose = self._settings.casts or torch.backends.cuda.matmul.allow_tf32
+        if len(result) <= max(which, default=-1) or \
+                (sample is not None and not sample.is_close(result, loose)):
+            raise Refused(f"firn.relay: the second run of layer {self._layer} has other results "
+                          "than its first one: it hangs on something that its arguments do not "
+                          "say (a counter, a generator of its own, numpy's, an attribute, a "
+                          "context variable or a mode that is set in compute)")
 
     def _check(self) -> None:
         if [version_of(each) for each in self._tensors] != self._versions:
@@ -104,6 +128,36 @@ class Run:
         if self._layer.module.training != self._training:
             raise Refused(f"firn.relay: layer {self._layer} was switched between train() and "
                           "eval() before its backward pass")
+
+
+def hooks_of(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """How many hooks they have, and how many retain their gradients."""
+    return (sum(len(each._backward_hooks or ()) for each in tensors if each.requires_grad),
+            sum(each.grad_fn is not None and each.retains_grad for each in tensors))
+
+
+def hooked(layer: Layer) -> Refused:
+    return Refused(f"firn.relay: layer {layer} registers a hook on an argument (register_hook, "
+                   "retain_grad), which would see the gradient of the layer alone: register it "
+                   "outside of the layer, or on a result of an operator in it")
+
+
+class Buffers:
+    """Of a layer, as of now."""
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer, self._before = layer, dict(layer.module.named_buffers())
+        self._versions = [version_of(each) for each in self._before.values()]
+
+    def check(self) -> None:
+        """Refused is a layer that has changed one."""
+        now = dict(self._layer.module.named_buffers())
+        for (name, buffer), version in zip(self._before.items(), self._versions):
+            if now.get(name) is not buffer or version_of(buffer) != version:
+                raise Refused(
+                    f"firn.relay: layer {self._layer} changes its buffer {name} in each forward "
+                    "pass: a second run would change it twice (running statistics: "
+                    "track_running_stats=False, or eval() of that module)")
 
 
 class Contributions:
@@ -121,6 +175,15 @@ class Contributions:
             last = self._found[-1]
             assert last is not None
             self._found[-1] = last + gradient
+
+    def add_first(self, gradient: torch.Tensor) -> None:
+        """(Of a result, which the graph around the layer gives before the layer's operators do.)"""
+        if len(self._found) < self.count:
+            self._found.insert(0, gradient)
+        else:
+            first = self._found[0]
+            assert first is not None
+            self._found[0] = gradient + first
 
     def padded(self) -> Gradients:
         return self._found + [None] * (self.count - len(self._found))

@@ -38,7 +38,7 @@ class SplitRelay(Relay):
         self._hints.wanted(layer.number + 1)
         with self._inside():
             if cut.parts == 1:
-                return self._again(layer, structure, tensors)[0]
+                return self._again(layer, structure, tensors, watch.Inside())[0]
             return self._in_parts(layer, structure, tensors, cut)
 
     def _in_parts(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Sequence
+from typing import Sequence
 
 from firn.relay.baton import Baton
 from firn.relay.draws import Draws
 from firn.relay.node import Call
+from firn.relay.watch import Inside
 
 
 class Places:
@@ -46,7 +47,7 @@ class Turn:
         self.number, self._baton, self._draws, self._places = number, baton, draws, places
         self.forward_ended = False
         self.calls: dict[int, int] = {}  # of layers, by number
-        self.graph: set[Any] = set()     # the nodes of layers that ran plainly
+        self.inside = Inside()           # until the loss is there
         self._left: list[tuple[Fraction, Call]] = []  # without a backward pass yet
         self._last: Fraction | None = None  # the place of the last call
         self._shape: list[Fraction] = []    # of all its backward passes, once forward_ended

@@ -119,8 +119,9 @@ class Update:
                               "elsewhere): it cannot be updated before that; eager=False, or "
                               "clip= and scaler= of the loop form")
             parameters = smallest(self.optimizer, self._layers)
-            if not parameters:
-                return  # frozen layers, or a step without gradients: it proves nothing
+            if not parameters:  # frozen layers, or a step without gradients: it proves nothing
+                self.eager = all(_is_shared(each) for each in self._layers)
+                return
             why = self._others() or why_no_trial(self.optimizer)
             if why is None:
                 self._proof = Proof(self.optimizer, parameters, self._step_of)
@@ -144,6 +145,11 @@ class Update:
     def _refuse(self, why: str) -> None:
         self.wanted = False
         self._say(f"{type(self.optimizer).__name__} steps once for all layers, at the end: {why}")
+
+
+def _is_shared(layer: Layer) -> bool:
+    """It has nothing that could be stepped by itself, now or later."""
+    return not layer.own and all(each.requires_grad for each in layer.module.parameters())
 
 
 def _identity(parameter: nn.Parameter) -> tuple[int, int]:

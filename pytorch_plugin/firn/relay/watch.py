@@ -11,7 +11,8 @@ from torch import nn
 
 from firn.relay import trees
 from firn.relay.layers import Layer
-from firn.relay.node import Call, call_of, nodes_behind, version_of
+from firn.relay.node import (Buffers, Call, call_of, hooked, hooks_of, nodes_behind,
+                             version_of)
 from firn.relay.trees import Refused
 
 
@@ -30,20 +31,26 @@ def kind_of(structure: Any, tensors: Sequence[torch.Tensor], layer: Layer) -> Ha
 
 
 def look(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
-         inside: set[Any]) -> tuple[Seen, Any]:
-    """Runs the layer plainly, once, with its graph, whose nodes are added to `inside`. Refused is
+         inside: Inside) -> tuple[Seen, Any]:
+    """Runs the layer plainly, once, with its graph, which is added to `inside`. Refused is
     what cannot run twice: changes in place of arguments or of buffers, results that are no
     tensors, tensors of the graph that are no arguments."""
     args, kwargs = trees.together(structure, tensors)
-    buffers = dict(layer.module.named_buffers())
-    before = [version_of(each) for each in (*tensors, *buffers.values())]
+    buffers = Buffers(layer)
+    before = [version_of(each) for each in tensors]
+    hooks = hooks_of(tensors)  # (asks for grad_fn: views that were changed have new ones)
     torch.clear_autocast_cache()  # (a weight is cast in each call, as when it runs again)
     begin = _now()
     value = layer.forward(*args, **kwargs)
-    _look_at_changes(layer, structure, tensors, buffers, before, args, kwargs)
+    end = _now()
+    _look_at_changes(layer, structure, tensors, before, args, kwargs)
+    buffers.check()
+    if hooks_of(tensors) != hooks:
+        raise hooked(layer)
     result: list[torch.Tensor] = []
     trees.apart(value, result, f"layer {layer} returned")
-    seen = _edges(layer, tensors, result, begin, inside)
+    seen = _edges(layer, tensors, result, begin, inside.nodes)
+    inside.add(layer, begin, end, tensors, result)
     layer.seen[kind_of(structure, tensors, layer)] = seen
     return seen, value
 
@@ -56,18 +63,11 @@ def _now() -> int:
 
 
 def _look_at_changes(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
-                     buffers: dict[str, torch.Tensor], before: Sequence[int], args: Any,
-                     kwargs: Any) -> None:
+                     before: Sequence[int], args: Any, kwargs: Any) -> None:
     for at, tensor in enumerate(tensors):
         if version_of(tensor) != before[at]:
             raise Refused(f"firn.relay: layer {layer} changes one of its arguments in place (shape "
                           f"{tuple(tensor.shape)}): it cannot run twice")
-    now = dict(layer.module.named_buffers())
-    for number, (name, buffer) in enumerate(buffers.items(), len(tensors)):
-        if now.get(name) is not buffer or version_of(buffer) != before[number]:
-            raise Refused(f"firn.relay: layer {layer} changes its buffer {name} in each forward "
-                          "pass: a second run would change it twice (running statistics: "
-                          "track_running_stats=False, or eval() of that module)")
     again: list[torch.Tensor] = []
     if trees.apart((args, kwargs), again, f"layer {layer} left") != structure or \
             any(one is not other for one, other in zip(again, tensors)):
@@ -104,9 +104,14 @@ def _edges(layer: Layer, tensors: Sequence[torch.Tensor], result: Sequence[torch
                     follow_later.append(edge)
 
     follow_later = [edge for edge in waiting if edge not in places]
+    for edge in set(waiting) & places.keys():
+        inputs[places[edge]] += 1  # an argument that is a result, too
     while follow_later:
         follow(*follow_later.pop())
     inside |= seen
+    if layer.shared and any(each.name() == "CheckpointFunctionBackward" for each in seen):
+        raise Refused(f"firn.relay: layer {layer} uses checkpoint(use_reentrant=True), and "
+                      "parameters that something else uses too: use_reentrant=False")
     for parameter in parameters:
         if parameter not in own:
             layer.share(parameter)
@@ -114,18 +119,68 @@ def _edges(layer: Layer, tensors: Sequence[torch.Tensor], result: Sequence[torch
                 [each.requires_grad for each in result])
 
 
-def outside_uses(loss: torch.Tensor, inside: set[Any],
+class Inside:
+    """The graphs of layers' calls: of plain ones their nodes, of others the leaves that stand for
+    their arguments."""
+
+    def __init__(self) -> None:
+        self.nodes: set[Any] = set()
+        self._returned: set[tuple[Any, int]] = set()  # edges
+        self._calls: list[tuple[int, int, Layer, set[Any]]] = []
+        self._leaves: dict[Any, Layer] = {}
+
+    def add(self, layer: Layer, begin: int, end: int, tensors: Sequence[torch.Tensor],
+            result: Sequence[torch.Tensor]) -> None:
+        """A plain call, whose nodes are numbered from `begin` to `end`."""
+        for each in result:
+            for tensor in (each, each._base):  # (a view's in-place operators go to its base)
+                if tensor is not None and tensor.grad_fn is not None:
+                    self._returned.add((tensor.grad_fn, tensor.output_nr))
+        self._calls.append((begin, end, layer, {each.grad_fn for each in tensors}))
+
+    def add_leaves(self, layer: Layer, leaves: Sequence[torch.Tensor]) -> None:
+        for each in leaves:
+            self._leaves[torch.autograd.graph.get_gradient_edge(each).node] = layer
+
+    def check(self, node: Any, following: Any, number: int) -> None:
+        """Refused is an edge from outside of the layers to something that one has computed and has
+        not returned."""
+        if following in self._leaves:
+            raise _past_the_return(node, self._leaves[following])
+        if following is None or hasattr(following, "variable") or _is_cast(following) or \
+                (following, number) in self._returned:
+            return
+        at = following._sequence_nr()
+        for begin, end, layer, arguments in self._calls:
+            if begin < at < end and following not in arguments:
+                raise _past_the_return(following, layer)
+
+
+def _is_cast(node: Any) -> bool:
+    """A weight, which autocast keeps for other uses."""
+    return node.name() == "ToCopyBackward0" and hasattr(node.next_functions[0][0], "variable")
+
+
+def _past_the_return(node: Any, layer: Layer) -> Refused:
+    return Refused(f"firn.relay: the loss uses a tensor computed in layer {layer} "
+                   f"({node.name()}), which it has not returned (an attribute, a hook that keeps "
+                   "it, router logits): return it from the layer, or leave it out of the loss "
+                   "(output_router_logits=False)")
+
+
+def outside_uses(loss: torch.Tensor, inside: Inside,
                  parameters: Collection[nn.Parameter]) -> tuple[list[nn.Parameter], set[Call]]:
     """Parameters of layers that the graph of `loss` uses outside of them: of nodes that are neither
-    in `inside` nor layers. And the layers' calls in that graph."""
+    in `inside` nor layers. And the layers' calls in that graph. Refused: Inside.check()."""
     found, calls = [], set()
     for node in nodes_behind([loss]):
         call = call_of(node)
         if call is not None:
             calls.add(call)
-        if node in inside or call is not None:
+        if node in inside.nodes or call is not None:
             continue
-        for following, _ in node.next_functions:
+        for following, number in node.next_functions:
+            inside.check(node, following, number)
             variable = getattr(following, "variable", None)
             if variable is not None and variable in parameters:
                 found.append(variable)

@@ -33,7 +33,6 @@ class Relay:
             if isinstance(layer.module.__dict__.get("forward"), Forward):
                 raise Refused(f"firn.relay: layer {layer} is in another relay: close() that first")
         watch.check_model(model, found)
-        watch.prepare(model, self._say)
         self.model, self.optimizer, self.micro_batches = model, optimizer, micro_batches
         self._layers = found
         for layer in found[len(found) - keep:]:
@@ -41,6 +40,7 @@ class Relay:
         layers_of.share_out(model, found)
         self._here = threading.local()
         self._draws = Draws(self._say)
+        self._undo = watch.prepare(model, self._say)
         self._update = Update(optimizer, found, eager, self._say)
         self._hints = Hints(found, self._update)
         self._forwards = []
@@ -63,6 +63,8 @@ class Relay:
         """The model and the optimizer are as before firn.relay()."""
         for forward in self._forwards:
             forward.remove()
+        if self._forwards:
+            self._undo()
         self._forwards = []
         self._update.close()
 

@@ -53,8 +53,8 @@ class Layer:
 
 
 class Forward:
-    """Stands in for a layer's forward method. A copy of the module, and one that is saved, have
-    their class's own."""
+    """Stands in for a layer's forward method. A deep copy of the module, and one that is saved, have
+    their class's own. (A shallow copy, copy.copy(), shares it: it runs the layer itself.)"""
 
     def __init__(self, layer: Layer, run: Callable[..., Any]) -> None:
         self._before = layer.module.__dict__.get("forward")
@@ -97,6 +97,9 @@ def find(model: nn.Module, wanted: Sequence[nn.Module | str] | None) -> list[Lay
     """The layers, in the order of model.modules(); of `wanted`, where that is given: modules of the
     model, or their names. Refused, where there are none."""
     names = {module: name for name, module in model.named_modules()}
+    if isinstance(wanted, str):
+        raise ValueError(f"firn.relay: layers={wanted!r}: a list of modules or of their names, "
+                         f"[{wanted!r}]")
     if wanted is not None:
         named = dict(model.named_modules())
         for each in wanted:

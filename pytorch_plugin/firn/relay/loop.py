@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from firn.relay import layers as layers_of, trees, watch
+from firn.relay.attributes import Attributes
 from firn.relay.baton import Baton
 from firn.relay.draws import Draws, generators_of, kind_of
 from firn.relay.executor import Relay
@@ -44,7 +45,13 @@ class LoopRelay(Relay):
             for part in parts: compute(part).backward()
             optimizer.step(); optimizer.zero_grad()
         An exception of one of the micro-batches, once all threads have ended: gradients of this
-        step are dropped; what was updated already is named in a note to it."""
+        step are dropped, but a parameter that had a gradient before keeps that with what this step
+        has added (zero_grad() drops it); what was updated already is named in a note to it.
+
+        Micro-batches take turns in one model. An attribute or a buffer that compute, or the model
+        in it, writes for one of them, and reads behind a layer, is another's by then: this is not
+        supported. (Attributes that each call changes are named in a warning, in the first
+        step.)"""
         if not self._forwards:
             raise RuntimeError("firn.relay: step() after close()")
         parts = list(parts)
@@ -84,6 +91,8 @@ class LoopRelay(Relay):
                  parts: Sequence[Any]) -> list[torch.Tensor]:
         generators = generators_of(self.model.parameters())
         losses = []
+        attributes: Attributes | None = None
+        changed: list[str] = []
         try:
             for number, part in enumerate(parts):
                 before = [each.get_offset() for each in generators]
@@ -91,6 +100,9 @@ class LoopRelay(Relay):
                 turn = self._here.turn = Turn(number, None, self._draws, self._places)
                 torch.clear_autocast_cache()
                 loss = self._loss(compute, part)
+                if attributes is not None:
+                    changed += attributes.changed()
+                attributes = Attributes(self.model)
                 if number == 0 and not turn.calls:
                     raise Refused("firn.relay: the first step called none of the layers "
                                   f"{', '.join(self.layers)} with gradients (no_grad(), or "
@@ -103,6 +115,10 @@ class LoopRelay(Relay):
                 self._draws.on_cpu |= on_cpu.has_moved()
         finally:
             self._here.turn = None
+        if changed:
+            self._say(f"each call of compute changes {', '.join(dict.fromkeys(changed))}: "
+                      "micro-batches take turns at the layers, so that one that reads it behind "
+                      "a layer finds another's; give it to the layers as an argument")
         if self._draws.on_cpu:
             self._say("random numbers come from the CPU's generator (dropout): they are drawn "
                       "layer by layer, other ones than the plain loop's, equal in distribution")

@@ -38,6 +38,7 @@ class Run:
         self._parameters = _parameters_version(layer)
         self._training = layer.module.training
         self.leaves: list[torch.Tensor] = []  # of the first run
+        self._views: list[tuple[torch.Tensor, int]] = []  # results in one storage, and versions
         self._sample: Sample | None = None  # of the result, where the second run is compared
 
     def forward(self, result: list[torch.Tensor]) -> Any:
@@ -57,7 +58,12 @@ class Run:
         layer.runs += 1
         if layer.runs & (layer.runs - 1) == 0:
             self._sample = Sample(found)
-        result += [each.detach() if each.requires_grad else each for each in found]
+        mine = [each.detach() if each.requires_grad else each for each in found]
+        memory = [_memory_of(each) for each in mine]
+        self._views = [(each, version_of(each)) for each, one in zip(mine, memory)
+                       if any(other == one and needs for other, needs in zip(memory, self.needed))
+                       and memory.count(one) > 1]
+        result += mine
         return structure
 
     def _inputs(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -119,6 +125,10 @@ class Run:
                           "context variable or a mode that is set in compute)")
 
     def _check(self) -> None:
+        views, self._views = self._views, []
+        if any(version_of(each) != version for each, version in views):
+            raise Refused(f"firn.relay: layer {self._layer} returned tensors that share memory, "
+                          "and one of them was changed in place: return clones, or change a copy")
         if [version_of(each) for each in self._tensors] != self._versions:
             raise Refused(f"firn.relay: an input of layer {self._layer} was changed in place after "
                           "its forward pass: the layer cannot run again")
@@ -228,6 +238,12 @@ def nodes_behind(results: Sequence[torch.Tensor]) -> list[Any]:
 
 def version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    """The same number for tensors of one storage."""
+    strided = tensor.layout is torch.strided
+    return tensor.untyped_storage()._cdata if strided else id(tensor)
 
 
 def _parameters_version(layer: Layer) -> int:

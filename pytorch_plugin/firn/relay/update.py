@@ -25,6 +25,9 @@ def check_optimizer(optimizer: Any) -> None:
     """Refused is what cannot step without a closure."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"firn.relay: a {type(optimizer).__name__} is no torch.optim.Optimizer")
+    if not {"param_groups", "state", "_optimizer_step_pre_hooks"} <= vars(optimizer).keys():
+        raise Refused(f"firn.relay: {type(optimizer).__name__} has not called "
+                      "torch.optim.Optimizer.__init__: give firn.relay the optimizer that it wraps")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if isinstance(optimizer, torch.optim.LBFGS) or \
             (closure is not None and closure.default is inspect.Parameter.empty):

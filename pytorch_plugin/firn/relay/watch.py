@@ -45,12 +45,13 @@ def look(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
     end = _now()
     _look_at_changes(layer, structure, tensors, before, args, kwargs)
     buffers.check()
-    if hooks_of(tensors) != hooks:
+    if hooks_of(tensors) != hooks and not layer.kept:
         raise hooked(layer)
     result: list[torch.Tensor] = []
     trees.apart(value, result, f"layer {layer} returned")
     seen = _edges(layer, tensors, result, begin, inside.nodes)
-    inside.add(layer, begin, end, tensors, result)
+    if not layer.kept:  # (whose graph stays)
+        inside.add(layer, begin, end, tensors, result)
     layer.seen[kind_of(structure, tensors, layer)] = seen
     return seen, value
 
@@ -164,8 +165,9 @@ def _is_cast(node: Any) -> bool:
 def _past_the_return(node: Any, layer: Layer) -> Refused:
     return Refused(f"firn.relay: the loss uses a tensor computed in layer {layer} "
                    f"({node.name()}), which it has not returned (an attribute, a hook that keeps "
-                   "it, router logits): return it from the layer, or leave it out of the loss "
-                   "(output_router_logits=False)")
+                   "it, router logits, autograd.grad() with create_graph): return it from the layer, "
+                   "or leave it out of the loss (output_router_logits=False); or keep= so many "
+                   "last layers that this one is kept")
 
 
 def outside_uses(loss: torch.Tensor, inside: Inside,
@@ -212,18 +214,33 @@ def check_model(model: nn.Module, layers: Sequence[Layer]) -> None:
 Say = Callable[[str], None]
 
 
-def prepare(model: nn.Module, say: Say) -> None:
-    """Turns off what would run layers again, or keep state in them, beside the relay."""
-    if any(getattr(each, "gradient_checkpointing", False) is True for each in model.modules()) and \
-            hasattr(model, "gradient_checkpointing_disable"):
-        model.gradient_checkpointing_disable()  # type: ignore[operator]
-        say("gradient checkpointing is turned off: the relay recomputes")
+def prepare(model: nn.Module, say: Say) -> Callable[[], None]:
+    """Turns off what would run layers again, or keep state in them, beside the relay. Returns the
+    function that turns it on again."""
+    checkpointed = [each for each in model.modules()
+                    if getattr(each, "gradient_checkpointing", False) is True]
+    disable = getattr(model, "gradient_checkpointing_disable", None)
     configs: dict[int, Any] = {
         id(config): config for module in model.modules()
         for config in [getattr(module, "config", None)]
         if getattr(config, "use_cache", None) is True}
-    for config in configs.values():
-        config.use_cache = False
-    if configs:
-        say("use_cache of the model's configuration is off: a layer that keeps keys and values "
-            "cannot run twice")
+
+    def undo() -> None:
+        for module in checkpointed if disable is not None else ():
+            module.gradient_checkpointing = True  # type: ignore[assignment]
+        for config in configs.values():
+            config.use_cache = True
+
+    try:
+        if checkpointed and disable is not None:
+            disable()
+            say("gradient checkpointing is turned off: the relay recomputes")
+        for config in configs.values():
+            config.use_cache = False
+        if configs:
+            say("use_cache of the model's configuration is off: a layer that keeps keys and values "
+                "cannot run twice")
+    except BaseException:
+        undo()
+        raise
+    return undo

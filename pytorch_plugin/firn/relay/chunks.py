@@ -2,8 +2,9 @@
 batch's, and the results are put together again.
 
 That the first dimension is the batch, and that its rows have nothing to do with each other, is
-tried: a layer runs over the whole batch and over the parts once (without dropout), and the two are
-compared.
+tried: a layer runs over the whole batch and over the parts, and the two are compared; in eval()
+where it draws random numbers (dropout). So it is in the first step of a kind of call, and again
+when the optimizer has made 1, 10 and 100 steps: a layer may do nothing at first (gates of zero).
 """
 
 from __future__ import annotations
@@ -57,9 +58,11 @@ def try_cut(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], cut: 
     part. Refused, where whole and parts differ."""
     modes = [(module, module.training) for module in layer.module.modules()]
     try:
-        layer.module.eval()
         with torch.no_grad(), settings.without_cache(), settings.as_they_were():
             whole = _run(layer, structure, tensors)
+            if settings.has_drawn():
+                layer.module.eval()
+                whole = _run(layer, structure, tensors)
             parts = [_run(layer, structure, cut.part(tensors, number))
                      for number in range(cut.parts)]
     finally:
@@ -109,6 +112,7 @@ class ChunkedRun:
             self._runs.append(self._run_part(number))
             results.append([])
             structure = self._runs[-1].forward(results[-1])
+            self._runs[-1].leaves = []
         self.needed = self._runs[-1].needed
         result += [torch.cat(pieces) if joined else pieces[0]
                    for pieces, joined in zip(zip(*results), self._joined)]

@@ -93,6 +93,7 @@ class LoopRelay(Relay):
         losses = []
         attributes: Attributes | None = None
         changed: list[str] = []
+        drawn = False
         try:
             for number, part in enumerate(parts):
                 before = [each.get_offset() for each in generators]
@@ -112,18 +113,23 @@ class LoopRelay(Relay):
                 losses.append(loss.detach())
                 self._draws.learn(kind_of(part), [each.get_offset() - begin for each, begin
                                                   in zip(generators, before)])
-                self._draws.on_cpu |= on_cpu.has_moved()
+                drawn |= on_cpu.has_moved()
         finally:
             self._here.turn = None
         if changed:
             self._say(f"each call of compute changes {', '.join(dict.fromkeys(changed))}: "
                       "micro-batches take turns at the layers, so that one that reads it behind "
                       "a layer finds another's; give it to the layers as an argument")
-        if self._draws.on_cpu:
-            self._say("random numbers come from the CPU's generator (dropout): they are drawn "
-                      "layer by layer, other ones than the plain loop's, equal in distribution")
+        self._say_of_draws(drawn)
         self._learned = True
         return losses
+
+    def _say_of_draws(self, on_cpu: bool) -> None:
+        """Once, in the first step that draws from a generator of the host."""
+        if on_cpu and not self._draws.on_cpu:
+            self._draws.on_cpu = True
+            self._say("random numbers come from the CPU's generator (dropout): they are drawn "
+                      "layer by layer, other ones than the plain loop's, equal in distribution")
 
     def _threads(self, compute: Callable[[Any], torch.Tensor],
                  parts: Sequence[Any]) -> list[torch.Tensor]:
@@ -146,10 +152,12 @@ class LoopRelay(Relay):
                 losses[number] = loss.detach()
                 self._draws.leave(number)
 
+        on_cpu = Randomness(())
         try:
             baton.run(body)
         finally:
             self._draws.end()
+        self._say_of_draws(on_cpu.has_moved())
         return losses
 
     @staticmethod

@@ -3,6 +3,7 @@ one after the other, as one node of autograd."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Hashable, Sequence
 
 import torch
@@ -16,11 +17,15 @@ from firn.relay.node import Call, Run
 from firn.relay.trees import Refused
 
 
+_TRIALS = (1, 10, 100)
+
+
 class SplitRelay(Relay):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int, *,
                  eager: bool, **options: Any) -> None:
         super().__init__(model, optimizer, micro_batches, eager=eager, **options)
         self._joined: dict[Hashable, list[bool]] = {}
+        self._next_trial: dict[Hashable, int] = {}  # at which step of the optimizer
 
     def _enter(self, layer: Layer, args: Any, kwargs: Any) -> Any:
         if self._is_inside():
@@ -49,8 +54,10 @@ class SplitRelay(Relay):
             args, kwargs = trees.together(structure, tensors)
             return layer.forward(*args, **kwargs)
         kind = (layer.number, cut.kind(tensors), watch.kind_of(structure, tensors, layer))
-        if kind not in self._joined:
+        if self._update.steps >= self._next_trial.get(kind, 0):
             self._joined[kind] = try_cut(layer, structure, tensors, cut, settings)
+            self._next_trial[kind] = next((each for each in _TRIALS if each > self._update.steps),
+                                          sys.maxsize)
 
         def run_part(number: int) -> Run:
             part = [each.detach().requires_grad_() if each.requires_grad else each

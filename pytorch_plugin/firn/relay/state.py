@@ -70,6 +70,10 @@ class Settings:
         finally:
             now_random.put_back()
 
+    def has_drawn(self) -> bool:
+        """Since as_they_were() began."""
+        return self._randomness.has_moved()
+
     @contextlib.contextmanager
     def without_cache(self) -> Iterator[None]:
         """A weight that is cast without a graph is not kept for operators with one."""

@@ -197,3 +197,67 @@ def test_a_layer_that_returns_its_input_too():
             value = same * 0.3 + value
         return value.square().mean()
     check_same_bits(lambda: Words(block=Passing, layers=4), word_parts(3, 4), compute=compute)
+
+
+class Gated(nn.Module):
+    """Attends along the first dimension, once its gate is open."""
+
+    def __init__(self, width, drop=0.0):
+        super().__init__()
+        self.inner, self.gate = nn.Linear(width, width), nn.Parameter(torch.zeros(()))
+
+    def forward(self, value):
+        inner = self.inner(value).transpose(0, 1)
+        mixed = functional.scaled_dot_product_attention(inner, inner, inner)
+        return value + self.gate * mixed.transpose(0, 1)
+
+
+class Balanced(Block):
+    """A loss over the whole batch, in training."""
+
+    def forward(self, value):
+        inner = self.inner(value)
+        balance = inner.mean((0, 1)).square().sum() if self.training else inner.new_zeros(())
+        return super().forward(value), balance
+
+
+@pytest.mark.parametrize("block, refused_at", [(Gated, 1), (Balanced, 0)])
+def test_layers_that_mix_the_rows_of_a_batch_later_or_in_training(block, refused_at):
+    torch.manual_seed(0)
+    model = Words(block=block)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    quietly(firn.relay, model, optimizer, 3, split=True)
+
+    def step(words):
+        value, total = model.embedding(words), 0.0
+        for each in model.blocks:
+            result = each(value)
+            value, more = result if isinstance(result, tuple) else (result, 0.0)
+            total = total + more
+        (value.square().mean() + total).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    steps = [words for (words,) in word_parts(1, 2, rows=6)]
+    for words in steps[:refused_at]:
+        step(words)
+    with pytest.raises(Refused, match=r"blocks.0 .* has other results over parts of the batch"):
+        step(steps[refused_at])
+
+
+class Late(Block):
+    on = False
+
+    def forward(self, value):
+        return functional.dropout(super().forward(value), 0.2, training=self.on)
+
+
+def test_draws_that_begin_in_a_later_step_are_said():
+    torch.manual_seed(0)
+    model = Words(block=Late)
+    relay = firn.relay(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    first, second = word_parts(2, 2)
+    relay.step(lambda part: loss_of(model, part), first)
+    for block in model.blocks:
+        block.on = True
+    with pytest.warns(RuntimeWarning, match="random numbers come from the CPU's generator"):
+        relay.step(lambda part: loss_of(model, part), second)

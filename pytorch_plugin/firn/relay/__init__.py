@@ -85,9 +85,9 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
         program may do something between backward() and step(); with True, step() has to follow each
         backward(), and steps only what is left.
 
-    ValueError, TypeError: for options that make no sense. Refused (a RuntimeError): for what cannot run
-    twice, or not layer by layer; it names the module and what changes it. It comes from here, from
-    the first step, or from a later one, where second runs show it or the program begins to do
+    ValueError, TypeError: for options that make no sense. Refused (a RuntimeError): for what cannot
+    run twice, or not layer by layer; it names the module and what changes it. It comes from here,
+    from the first step, or from a later one, where second runs show it or the program begins to do
     something else; a note names layers that were updated before it."""
     if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
         raise ValueError(f"firn.relay: micro_batches={micro_batches!r}: a number from 1 on")

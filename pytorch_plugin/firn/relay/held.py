@@ -1,7 +1,8 @@
 """What an optimizer or a group of it holds: whether it changes, and how it is put back.
 
-Known are numbers and other values that never change by themselves, tensors, and lists, tuples and
-dictionaries of these. An object of any other kind may change in ways that nobody sees from outside.
+Known are numbers and other values that never change by themselves, tensors, lists, tuples and
+dictionaries of these, and objects of Python classes that hold these. (Modules are taken for
+values.) An object of any other kind may change in ways that nobody sees from outside.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from torch import nn
 
 _FIXED = (int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, range,
           type(None), type, types.FunctionType, types.MethodType, types.BuiltinFunctionType,
-          types.ModuleType, nn.Parameter)
+          types.ModuleType, nn.Parameter, nn.Module)
+
+
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of classes that are written in Python
 
 
 class Unknown(Exception):
@@ -30,16 +34,15 @@ class Held:
 
     def __init__(self, holder: dict[str, Any], without: Collection[str] = ()) -> None:
         self._holder, self._without = holder, without
-        self._before = {key: _kept(value, key) for key, value in holder.items()
+        seen: set[int] = set()
+        self._before = {key: _kept(value, key, seen) for key, value in holder.items()
                         if key not in without}
 
     def changed(self) -> list[str]:
-        """The names of values that are others now, and of those that are new or gone. (Not of
-        flags of torch's own: "_need_device_dtype_check_for_fused".)"""
+        """The names of values that are others now, and of those that are new or gone."""
         now = {key: value for key, value in self._holder.items() if key not in self._without}
         return [key for key in {**self._before, **now}
-                if not (key in now and key in self._before and _same(self._before[key], now[key]))
-                and not (key.startswith("_") and isinstance(now.get(key), bool))]
+                if not (key in now and key in self._before and _same(self._before[key], now[key]))]
 
     def put_back(self) -> None:
         for key in self._holder.keys() - self._before.keys() - set(self._without):
@@ -48,18 +51,23 @@ class Held:
             self._holder[key] = _put_back(value, copied)
 
 
-def _kept(value: Any, name: str) -> tuple[Any, Any]:
-    """The value itself, and a copy of what it holds."""
+def _kept(value: Any, name: str, seen: set[int]) -> tuple[Any, Any]:
+    """The value itself, and a copy of what it holds; of objects in `seen` not once more."""
     kind = type(value)
-    if isinstance(value, _FIXED) or _is_number(value):
+    if id(value) in seen or isinstance(value, _FIXED) or _is_number(value):
         return value, None
     if isinstance(value, torch.Tensor):
         return value, value.detach().clone()
+    if kind is not tuple:
+        seen.add(id(value))
     if kind in (list, tuple):
-        return value, [_kept(each, f"{name}[{at}]") for at, each in enumerate(value)]
+        return value, [_kept(each, f"{name}[{at}]", seen) for at, each in enumerate(value)]
     if kind in (dict, collections.OrderedDict, collections.defaultdict) and \
             not any(isinstance(key, torch.Tensor) for key in value):
-        return value, {key: _kept(each, f"{name}[{key!r}]") for key, each in value.items()}
+        return value, {key: _kept(each, f"{name}[{key!r}]", seen) for key, each in value.items()}
+    if kind.__flags__ & _HEAP and kind.__base__ is object and hasattr(value, "__dict__"):
+        return value, {key: _kept(each, f"{name}.{key}", seen)
+                       for key, each in vars(value).items()}
     raise Unknown(f"{name!r}, a {kind.__module__}.{kind.__qualname__}")
 
 
@@ -78,6 +86,7 @@ def _same(kept: tuple[Any, Any], now: Any) -> bool:
         return copied.shape == now.shape and copied.dtype == now.dtype and \
             bool(((copied == now) | ((copied != copied) & (now != now))).all())
     if isinstance(copied, dict):
+        now = now if isinstance(now, dict) else vars(now)
         return copied.keys() == now.keys() and \
             all(_same(each, now[key]) for key, each in copied.items())
     return len(copied) == len(now) and all(map(_same, copied, now))
@@ -90,8 +99,9 @@ def _put_back(value: Any, copied: Any) -> Any:
             value.copy_(copied)
     elif isinstance(copied, dict):
         before = {key: _put_back(*each) for key, each in copied.items()}
-        value.clear()
-        value.update(before)
+        holder = value if isinstance(value, dict) else vars(value)
+        holder.clear()
+        holder.update(before)
     elif isinstance(value, list):
         value[:] = [_put_back(*each) for each in copied]
     elif isinstance(value, tuple):

@@ -53,8 +53,8 @@ class Layer:
 
 
 class Forward:
-    """Stands in for a layer's forward method. A deep copy of the module, and one that is saved, have
-    their class's own. (A shallow copy, copy.copy(), shares it: it runs the layer itself.)"""
+    """Stands in for a layer's forward method. A deep copy of the module, and one that is saved,
+    have their class's own. (A shallow copy, copy.copy(), shares it: it runs the layer itself.)"""
 
     def __init__(self, layer: Layer, run: Callable[..., Any]) -> None:
         self._before = layer.module.__dict__.get("forward")

@@ -1,10 +1,10 @@
 """Is a step of one layer's parameters what the whole step makes of them?
 
 The smallest layer is stepped alone, all is put back, and its parameters and states are compared
-with what the whole step makes of them. Where they differ (norms over all gradients), where the
-optimizer itself or a group is another after the step of one layer (values that count steps), and
-where it draws random numbers, the layers cannot be stepped one by one. An optimizer that a trial
-could not put back is not tried.
+with what the whole step makes of them. Where they differ (norms over all gradients), where a
+second such step changes the optimizer itself or a group (values that count steps), and where it
+draws random numbers, the layers cannot be stepped one by one. An optimizer that a trial could not
+put back is not tried.
 """
 
 from __future__ import annotations
@@ -64,19 +64,22 @@ class Proof:
                  step_of: Callable[[set[nn.Parameter]], None]) -> None:
         self._optimizer, self._parameters = optimizer, parameters
         self._why: str | None = None
+        self._alone: list[dict[str, Any]] = []
         before = self._now(with_gradients=True)
         held = _held(optimizer)
         chance = Randomness(generators_of(parameters))
         try:
             step_of(set(parameters))
-            changed = [key for each in held for key in each.changed()] + _other_states(optimizer)
+            self._alone = self._now(with_gradients=False)
+            begun = _held(optimizer)  # (with what the first step alone has made)
+            step_of(set(parameters))
+            changed = [key for each in begun for key in each.changed()] + _other_states(optimizer)
             if changed:
                 self._why = f"its value {changed[0]!r} changes with each step"
             elif chance.has_moved():
                 self._why = "it draws random numbers"
         except Exception as error:
             self._why = f"a step of one layer failed ({error})"
-        self._alone = self._now(with_gradients=False)
         self._put_back(before)
         for key in _other_states(optimizer):
             del optimizer.state[key]

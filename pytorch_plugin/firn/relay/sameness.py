@@ -10,7 +10,7 @@ from typing import Sequence
 
 import torch
 
-_SAMPLE = 4096  # elements of a tensor
+_SAMPLE = 4096  # elements of a tensor at least, where it has as many
 
 
 def close(one: torch.Tensor, other: torch.Tensor, loose: bool) -> bool:

@@ -165,9 +165,9 @@ def _is_cast(node: Any) -> bool:
 def _past_the_return(node: Any, layer: Layer) -> Refused:
     return Refused(f"firn.relay: the loss uses a tensor computed in layer {layer} "
                    f"({node.name()}), which it has not returned (an attribute, a hook that keeps "
-                   "it, router logits, autograd.grad() with create_graph): return it from the layer, "
-                   "or leave it out of the loss (output_router_logits=False); or keep= so many "
-                   "last layers that this one is kept")
+                   "it, router logits, autograd.grad() with create_graph): return it from the "
+                   "layer, or leave it out of the loss (output_router_logits=False); or keep= so "
+                   "many last layers that this one is kept")
 
 
 def outside_uses(loss: torch.Tensor, inside: Inside,

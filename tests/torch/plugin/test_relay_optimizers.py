@@ -1,5 +1,6 @@
 """An optimizer that steps for all layers at once is never stepped for one of them."""
 
+import itertools
 import random
 
 import pytest
@@ -101,10 +102,29 @@ class ByObject(Scaled):
         return 1 / self.counter.steps
 
 
+class ByIterator(Scaled):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr)
+        self.numbers = itertools.count(1)
+
+    def rate(self):
+        return 1 / next(self.numbers)
+
+
+class Flagged(Scaled):
+    """Every second step is a small one."""
+    odd = False
+
+    def rate(self):
+        self.odd = not self.odd
+        return 1.0 if self.odd else 0.1
+
+
 WHY = {ByNumber: "'count' changes", ByTensor: "'count' changes", ByList: "'history' changes",
        ByDictionary: "'counts' changes", ByState: "'all' changes",
        Noisy: "draws random numbers", PythonsNoise: "draws random numbers",
-       ByObject: "could not put back 'counter', a .*Counter"}
+       ByObject: "'counter' changes", Flagged: "'odd' changes",
+       ByIterator: "could not put back 'numbers', a itertools.count"}
 
 
 @pytest.mark.parametrize("kind", WHY)
@@ -138,6 +158,25 @@ def test_layers_that_are_frozen_in_the_first_step_prove_nothing(kind):
         assert relay is None or relay._update.eager == (kind is torch.optim.AdamW)
         return list(model.parameters())
     assert all(map(torch.equal, run(True), run(False)))
+
+
+class Prepared(Scaled):
+    """Makes its tables in the first step, as optimizers of 8 bits do."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr)
+        self.tables, self.options, self.ready = {}, Counter(), False
+
+    def rate(self):
+        if not self.ready:
+            self.ready, self.options.rate = True, 0.5
+            self.tables["rate"] = torch.tensor(0.5)
+        return float(self.tables["rate"]) * self.options.rate
+
+
+def test_what_the_first_step_prepares_changes_no_bit():
+    relayed = check_same_bits(Words, word_parts(2, 4), optimizer=Prepared, lr=0.1)
+    assert relayed.relay._update.eager
 
 
 def test_a_step_without_gradients_proves_nothing():

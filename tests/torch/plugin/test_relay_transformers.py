@@ -142,6 +142,21 @@ def test_a_cache_is_refused_by_name():
     assert all(each.grad is None for each in model.parameters())
 
 
+@pytest.mark.parametrize("with_router", [True, False])
+def test_router_logits(with_router):
+    """They leave a layer by a hook, past its results."""
+    def mixtral():
+        return transformers.MixtralForCausalLM(transformers.MixtralConfig(
+            vocab_size=WORDS, hidden_size=16, intermediate_size=16, num_hidden_layers=3,
+            num_attention_heads=2, num_key_value_heads=1, num_local_experts=4,
+            output_router_logits=with_router, router_aux_loss_coef=1.0))
+    if not with_router:
+        check_same_bits(mixtral, steps_for("mixtral", 2), compute=loss_of)
+        return
+    with pytest.raises(firn.relay.Refused, match=r"layer model.layers.2 .*output_router_logits="):
+        Job(mixtral, steps_for("mixtral", 2)[:1], compute=loss_of)
+
+
 def test_dropout_on_the_cpu_is_said():
     """(Where the generator has offsets, on CUDA, bits are equal: test_scripts_relay.py.)"""
     steps = steps_for("gpt2", 2)

@@ -1,5 +1,5 @@
-"""Layers whose second run, or whose graph, is another than their arguments and results tell: refused
-by name, and never a wrong gradient in silence."""
+"""Layers whose second run, or whose graph, is another than their arguments and results tell:
+refused by name, and never a wrong gradient in silence."""
 
 import contextvars
 import random

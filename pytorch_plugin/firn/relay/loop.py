@@ -241,8 +241,8 @@ class LoopRelay(Relay):
     def _before_backward(self, call: Call) -> None:
         turn = getattr(self._here, "turn", None)
         if turn is not None and not turn.forward_ended:
-            raise Refused("firn.relay: compute begins a backward pass: step() makes its own, and "
-                          f"this or that is a second backward pass through layer {call.layer}")
+            raise Refused("firn.relay: compute begins a backward pass, and step() makes its own: "
+                          f"one is a second backward pass through layer {call.layer}")
         if turn is None:
             raise Refused(f"firn.relay: a backward pass through layer {call.layer} after its "
                           "step()")

@@ -1,4 +1,4 @@
-"""What a model's modules keep beside their parameters, buffers and children: its attributes."""
+"""A model's attributes: all that its modules keep beside parameters, buffers and children."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Cut:
 
 def try_cut(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], cut: Cut,
             settings: Settings) -> list[bool]:
-    """Which tensors of the result are put together from the parts'; the others are the same in each
-    part. Refused, where whole and parts differ."""
+    """For each tensor of the result, whether it is put together from the parts'; the others are the
+    same in each part. Refused, where whole and parts differ."""
     modes = [(module, module.training) for module in layer.module.modules()]
     try:
         with torch.no_grad(), settings.without_cache(), settings.as_they_were():

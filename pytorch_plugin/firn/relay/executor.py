@@ -21,7 +21,7 @@ from firn.relay.update import Update, check_optimizer
 
 
 class Relay:
-    """What both forms have (loop.py, split.py)."""
+    """The part that both forms have (loop.py, split.py)."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int, *,
                  layers: Sequence[nn.Module | str] | None, keep: int, eager: bool) -> None:
@@ -124,7 +124,7 @@ class Relay:
 
     def _seen(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
               settings: Settings) -> watch.Seen:
-        """What is known of such a call; a new kind runs plainly once, for that alone."""
+        """Knowledge of such a call; a new kind runs plainly once, for that alone."""
         kind = watch.kind_of(structure, tensors, layer)
         if kind not in layer.seen:
             with settings.as_they_were():

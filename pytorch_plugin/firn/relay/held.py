@@ -1,4 +1,4 @@
-"""What an optimizer or a group of it holds: whether it changes, and how it is put back.
+"""The values that an optimizer or a group of it holds: do they change, and how they are put back.
 
 Known are numbers and other values that never change by themselves, tensors, lists, tuples and
 dictionaries of these, and objects of Python classes that hold these. (Modules are taken for

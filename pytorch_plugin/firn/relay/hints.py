@@ -1,4 +1,4 @@
-"""What Firn is told at the seams of the first steps, before it knows the period by itself: the next
+"""Hints to Firn at the seams of the first steps, before it knows the period by itself: the next
 layer's parameters are wanted soon, those of the layer that is done are not."""
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def share_out(model: nn.Module, layers: Sequence[Layer]) -> None:
 
 
 def relay_of(model: nn.Module) -> Any:
-    """Whose forward methods the model's layers have; None where they have their own."""
+    """The relay whose forward methods the model's layers have; None where they have their own."""
     for module in model.modules():
         forward = module.__dict__.get("forward")
         if isinstance(forward, Forward):

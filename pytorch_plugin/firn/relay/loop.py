@@ -173,8 +173,8 @@ class LoopRelay(Relay):
         scaled.backward()
 
     def _look_outside(self, loss: torch.Tensor, turn: Turn) -> set[Call]:
-        """What uses parameters of layers outside of them makes these shared ones. Returns the calls
-        that the loss depends on."""
+        """Parameters of layers that are used outside of them become shared. Returns the calls that
+        the loss depends on."""
         holders: dict[nn.Parameter, list[Layer]] = {}
         used: list[nn.Parameter] = []
         for layer in self._layers:

@@ -171,8 +171,8 @@ class Buffers:
 
 
 class Contributions:
-    """What operators gave to one leaf's gradient, in their order: `count`, of which the last is the
-    sum of what came beyond."""
+    """The contributions of operators to one leaf's gradient, in their order: `count`, of which the
+    last is the sum of all beyond."""
 
     def __init__(self, tensor: torch.Tensor, count: int) -> None:
         self.tensor, self.count = tensor, count
@@ -314,7 +314,7 @@ class _Node(torch.autograd.Function):
 
 
 def call_of(node: Any) -> Call | None:
-    """Whose node it is, if it is a layer's."""
+    """The call that the node is of, if it is a layer's."""
     kind: Any = _Node._backward_cls
     found: Call | None = node.call if isinstance(node, kind) else None
     return found

@@ -1,4 +1,4 @@
-"""Whether two runs of a layer have the same results.
+"""Compares the results of two runs of a layer.
 
 Bits need not be equal: kernels that add with atomic operations, and products over fewer rows, sum
 in other orders.

@@ -1,4 +1,4 @@
-"""What a thread of PyTorch's has for itself, and a second run of a layer needs as it was."""
+"""The state that each thread of PyTorch has, and that a second run of a layer needs as it was."""
 
 from __future__ import annotations
 

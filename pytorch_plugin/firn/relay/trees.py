@@ -71,7 +71,7 @@ def outline(structure: Any) -> Any:
 
 
 def together(structure: Any, tensors: Sequence[Any]) -> Any:
-    """What apart() took apart, with `tensors` in the places of those that were in it."""
+    """The inverse of apart(), with `tensors` in the places of those that were in it."""
     if isinstance(structure, Slot):
         return tensors[structure.at]
     if not isinstance(structure, Branch):

@@ -66,7 +66,7 @@ def quietly(call, *arguments, **options):
 
 
 class Job:
-    """What came of it: losses, gradients as the last step saw them, parameters, states."""
+    """A run's outcome: losses, gradients as the last step saw them, parameters, states."""
 
     def __init__(self, make, steps, compute=loss_of, optimizer=torch.optim.AdamW, relay=True,
                  seed=0, clip=None, scaler=None, before=None, options=None, **of_optimizer):

@@ -141,7 +141,7 @@ def test_tensors_of_the_graph_that_are_no_arguments():
 
 
 class Sometimes(Block):
-    """What it returns hangs on its values."""
+    """Its result depends on its values."""
 
     def forward(self, value):
         result = super().forward(value)
@@ -181,7 +181,7 @@ def test_what_is_no_layer():
 @pytest.mark.parametrize("options", [
     {"micro_batches": 0}, {"micro_batches": True}, {"keep": 4}, {"keep": -1}, {"keep": "all"},
     {"clip": 0.0}, {"clip": 1.0, "split": True}, {"eager": "yes"}, {"clip": 1.0, "eager": True},
-    {"scaler": object(), "split": True}], ids=str)
+    {"scaler": object(), "split": True}], ids="-".join)
 def test_options_that_make_no_sense(options):
     with pytest.raises(ValueError, match="firn.relay: "):
         make_relay(**options)

@@ -51,7 +51,7 @@ def test_adversarial(native, with_firn, spill_dir):
 def beside_the_stash(native, layers):
     """The most memory in a step beside parameters, states and the layers' kept inputs: 4 bytes of
     width 64 for each of 4 * 32 words, each layer."""
-    thin = ("--steps", 3, "--layers", layers, "--length", 32, "--batch", 4, "--width", 64)
+    thin = ("--steps", 4, "--layers", layers, "--length", 32, "--batch", 4, "--width", 64)
     (found,) = native(SCRIPT, "--relay", *thin).values("beside")
     return int(found) - layers * 4 * 32 * 64 * 4
 

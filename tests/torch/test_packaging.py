@@ -83,9 +83,9 @@ def test_the_wheel_is_for_every_python(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {re.sub(r"^firn-[\d.]+\.(data|dist-info)", r"\1", name)
                  for name in archive.namelist()}
-    sources = {"data/purelib/firn/" + path.name
-               for pattern in ("*.py", "py.typed")
-               for path in (ROOT / "pytorch_plugin/firn").glob(pattern)}
+    package = ROOT / "pytorch_plugin/firn"
+    sources = {"data/purelib/firn/" + str(path.relative_to(package))
+               for pattern in ("*.py", "py.typed") for path in package.rglob(pattern)}
     minor = re.match(r"\d+\.\d+", command(PYTHON, "-c", "import importlib.metadata as m\n"
                                           "print(m.version('torch'))").stdout).group()
     libraries = {"data/purelib/firn/lib/" + name

@@ -14,6 +14,7 @@ import math
 from typing import Any, Sequence
 
 import gpus
+from published import LONGER, least_budget
 from runs import Recorded, Runner
 
 ORDER_JOBS = ("gpt-8192", "llama3-8b", "bert-8192", "bert-16384", "t5-8192")
@@ -27,7 +28,6 @@ BATCHES = (2, 16, 64, 256)
 PART = 16                      # sequences of a relay's parts, of LENGTH tokens
 DEEP_BATCH, DEEP_PARTS = 32, 2
 LENGTH = 512
-LONGER = 1.01                  # than with all in memory
 
 
 def _kept(found: Recorded) -> dict[str, Any]:
@@ -63,19 +63,17 @@ def orders(runner: Runner, job: str, machine: gpus.Machine, percents: tuple[int,
 def least(runner: Runner, found: Recorded, machine: gpus.Machine, steps: int = 5) -> dict[str, Any]:
     """By bisection: the least budget, within the GPU's memory, at which a step takes at most 1 %
     longer than with unlimited memory, and that run."""
-    high = min(machine.budget_bytes, found.summary["peak_bytes"])
-    low = found.summary["largest_kernel_bytes"]
-    best = {"budget_bytes": high, **runner.simulate(found.prefix, high, machine)}
-    if best.get("steady_s", math.inf) > found.summary["seconds"] * LONGER:
-        return best                # already slower: then the speed with all of the GPU's memory
-    for _ in range(steps):
-        middle = (low + high) // 2
-        ran = runner.simulate(found.prefix, middle, machine)
-        if ran.get("steady_s", math.inf) <= found.summary["seconds"] * LONGER:
-            high, best = middle, {"budget_bytes": middle, **ran}
-        else:
-            low = middle
-    return best
+    ran: dict[int, dict[str, Any]] = {}
+
+    def takes_s(budget: int) -> float:
+        ran[budget] = runner.simulate(found.prefix, budget, machine)
+        return ran[budget].get("steady_s", math.inf)
+
+    most = min(machine.budget_bytes, found.summary["peak_bytes"])
+    if takes_s(most) > found.summary["seconds"] * LONGER:
+        return {"budget_bytes": most, **ran[most]}  # the speed with all of the GPU's memory
+    budget = least_budget(takes_s, {**found.summary, "peak_bytes": most}, steps)
+    return {"budget_bytes": budget, **ran[budget]}
 
 
 def largest_native(runner: Runner, machine: gpus.Machine) -> int:

@@ -16,6 +16,8 @@ from typing import Any, Collection
 import torch
 from torch import nn
 
+from firn.relay.sameness import equal
+
 _FIXED = (int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum, range,
           type(None), type, types.FunctionType, types.MethodType, types.BuiltinFunctionType,
           types.ModuleType, nn.Parameter, nn.Module)
@@ -83,8 +85,7 @@ def _same(kept: tuple[Any, Any], now: Any) -> bool:
     if type(value) is not type(now):
         return False
     if isinstance(copied, torch.Tensor):
-        return copied.shape == now.shape and copied.dtype == now.dtype and \
-            bool(((copied == now) | ((copied != copied) & (now != now))).all())
+        return equal(copied, now)
     if isinstance(copied, dict):
         now = now if isinstance(now, dict) else vars(now)
         return copied.keys() == now.keys() and \

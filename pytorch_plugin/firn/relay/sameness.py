@@ -13,6 +13,12 @@ import torch
 _SAMPLE = 4096  # elements of a tensor at least, where it has as many
 
 
+def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """In shape, type and every value; NaN is NaN."""
+    return one.shape == other.shape and one.dtype == other.dtype and \
+        bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def close(one: torch.Tensor, other: torch.Tensor, loose: bool) -> bool:
     """Up to roundings: products over fewer rows are summed in other blocks. `loose`: operators
     compute with fewer bits than their results have."""

@@ -45,11 +45,14 @@ DIFFERENT_WHEN_SPILLED = {"call_active_waits_for_other_streams": FREED,
 # Not made then, nor is anything else that uses memory which the program has freed: nobody knows of
 # a graph's use of it, and what leaves from there leaves under the graph.
 ONLY_UNSPILLED = {"call_inputs_that_are_freed_before_their_graph"}
-RUNS = [(path, state) for path in compare.files() for state in ["", *SPILLED.get(path.stem, [])]]
+RUNS = [pytest.param(path, state, id="-".join(filter(None, (path.stem, state))),
+                     # Where everything is spilled too, half of it is with --long.
+                     marks=pytest.mark.long if state == "half" and "all" in states else ())
+        for path in compare.files() for states in [SPILLED.get(path.stem, [])]
+        for state in ["", *states]]
 
 
-@pytest.mark.parametrize("path, state", RUNS,
-                         ids=["-".join(filter(None, (path.stem, state))) for path, state in RUNS])
+@pytest.mark.parametrize("path, state", RUNS)
 def test_calls_answer_as_natively(path, state, settings, native):
     if path not in native:
         native[path] = compare.answers(path, settings)

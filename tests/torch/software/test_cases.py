@@ -14,6 +14,8 @@ import software_device
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODES = {"native": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
 NATIVE_ONLY = {"sweep.py", "trainer.py"}  # long, and nothing in them depends on the allocator
+# Those that do: the others' expandable segments are looked at with --long.
+EXPANDABLE = {"capacity.py", "devices.py", "graphs.py", "memory.py"}
 SETTINGS = {
     "memory.py": {"FIRN_GPU_MEMORY": "2GiB"},
     "capacity.py": {"FIRN_GPU_MEMORY": "48MiB"},
@@ -34,7 +36,9 @@ def cases():
                      if isinstance(node, ast.FunctionDef) and node.name.startswith("case_")]
         for mode in ["native"] if file in NATIVE_ONLY else MODES:
             for name in names:
-                yield pytest.param(file, mode, name, id="%s-%s-%s" % (file[:-3], name[5:], mode))
+                here = mode == "native" or file in EXPANDABLE
+                yield pytest.param(file, mode, name, id="%s-%s-%s" % (file[:-3], name[5:], mode),
+                                   marks=() if here else pytest.mark.long)
 
 
 _results = {}

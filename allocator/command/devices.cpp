@@ -23,6 +23,10 @@ Result<DeviceReport> examine_device(const Driver& driver, int ordinal) {
   if (CUresult result = driver.device_total_mem(&bytes, device); result != CUDA_SUCCESS)
     return driver.error("cuDeviceTotalMem", result);
   report.memory_bytes = bytes;
+  std::array<char, 32> address{};
+  if (driver.device_get_pci_bus_id(address.data(), static_cast<int>(address.size()) - 1, device) ==
+      CUDA_SUCCESS)
+    report.pci_address = address.data();
   int supported = 0;
   if (CUresult result = driver.device_get_attribute(
           &supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device);

@@ -11,6 +11,7 @@ namespace firn::command {
 struct DeviceReport {
   std::string name;
   uint64_t memory_bytes = 0;
+  std::string pci_address;      // "0000:3B:00.0", as the driver has it; empty: it has none
   bool virtual_memory = false;  // cuMemMap and friends: without them Firn cannot work
 };
 

@@ -3,6 +3,7 @@
 #include "allocator/command/doctor.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include "allocator/base/json_text.h"
 #include "allocator/command/coverage.h"
 #include "allocator/command/devices.h"
+#include "allocator/command/direct_storage.h"
 #include "allocator/command/doctor_text.h"
 #include "allocator/command/machine.h"
 #include "allocator/command/output.h"
@@ -111,6 +113,30 @@ Json describe_dir(const std::string& dir) {
           {"read_bytes_s", report->read_bytes_s},
           {"store", report->store_kind},
           {"why", one_line(report->why)}};
+}
+
+// For the first device: the others of a machine have links of the same kind.
+Json describe_gpudirect(const DriverReport& driver, const Json& dirs) {
+  PciPath device;
+  if (driver.usable() && !driver.software) device = pci_path_of(driver.devices[0].pci_address);
+  std::vector<DiskSpeed> speeds;
+  for (const Json& dir : dirs) {
+    if (!dir["usable"].get<bool>()) continue;
+    struct stat status {};
+    if (::stat(dir["dir"].get_ref<const std::string&>().c_str(), &status) != 0) continue;
+    speeds.push_back({disk_paths_of(status.st_dev), dir["read_bytes_s"].get<double>(),
+                      dir["write_bytes_s"].get<double>()});
+  }
+  const DirectStorage found = judge_direct_storage(device, speeds);
+  return {{"used", false},
+          {"would_help", found.would_help ? Json(*found.would_help) : Json(nullptr)},
+          {"shared_switch", found.shared_switch},
+          {"link_bytes_s", found.link_bytes_s},
+          {"uplink_bytes_s", found.uplink_bytes_s},
+          {"disks_bytes_s", found.disks_bytes_s},
+          {"host_memory_bytes_s", found.host_memory_bytes_s},
+          {"driver_loaded", found.driver_loaded},
+          {"why", found.why}};
 }
 
 // A name that is no directory is the caller's mistake; everything else is a finding.
@@ -271,7 +297,8 @@ int doctor(const DoctorOptions& options, const std::vector<std::string>& command
 
   Json report = {{"firn", FIRN_VERSION}};
   const MachineReport machine = examine_machine();
-  report["driver"] = describe_driver(examine_driver(config->driver));
+  const DriverReport driver = examine_driver(config->driver);
+  report["driver"] = describe_driver(driver);
   report["software_gpu"] = describe_software_gpu();
   report["preload"] = describe_preload();
   report["torch"] = describe_torch(examine_torch());
@@ -284,6 +311,7 @@ int doctor(const DoctorOptions& options, const std::vector<std::string>& command
   report["dirs"] = Json::array();
   if (!options.dirs.empty()) config->dirs = options.dirs;
   for (const std::string& dir : config->dirs) report["dirs"].push_back(describe_dir(dir));
+  report["gpudirect"] = describe_gpudirect(driver, report["dirs"]);
   report["unknown_variables"] = unknown_variables();
   report["use"] = conclude(report, machine);
   report["knobs"] = describe_knobs(*config, conf, !options.dirs.empty());

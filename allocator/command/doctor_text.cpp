@@ -57,6 +57,16 @@ void add_dirs(std::string& out, const Json& dirs) {
   }
 }
 
+void add_gpudirect(std::string& out, const Json& gpudirect) {
+  const Json& help = gpudirect["would_help"];
+  line(out, "GPUDirect",
+       std::string("Storage is not used; ") +
+           (help.is_null()       ? "whether it would be faster is unknown: "
+            : help.get<bool>()   ? "it may be faster here: "
+                                 : "it would not be faster: ") +
+           text_of(gpudirect["why"]));
+}
+
 void add_machine(std::string& out, const Json& report) {
   const Json& io_uring = report["io_uring"];
   line(out, "io_uring",
@@ -96,6 +106,7 @@ std::string doctor_text(const Json& report) {
        preload["usable"].get<bool>() ? text_of(preload["library"]) : text_of(preload["why"]));
   add_machine(out, report);
   add_dirs(out, report["dirs"]);
+  add_gpudirect(out, report["gpudirect"]);
 
   const Json& use = report["use"];
   out += "\nFirn will use\n";

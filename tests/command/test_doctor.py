@@ -40,9 +40,10 @@ def test_the_document_holds_every_finding(firn, spill_dir):
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     assert set(report) == {"firn", "driver", "software_gpu", "preload", "torch", "io_uring",
-                           "hugepages", "memlock", "machine", "dirs", "unknown_variables", "use",
-                           "knobs"}
+                           "hugepages", "memlock", "machine", "dirs", "gpudirect",
+                           "unknown_variables", "use", "knobs"}
     # A cause for everything that is not there.
+    assert not report["gpudirect"]["used"] and report["gpudirect"]["why"]
     assert report["driver"]["usable"] == (report["driver"]["why"] == "")
     assert report["io_uring"]["works"] == (report["io_uring"]["why"] == "")
     assert report["torch"]["usable"] == (report["torch"]["why"] == "")

@@ -153,8 +153,8 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
       "part of the memory that Firn may write ahead beyond the foreseen shortage; 0 writes least "
       "[0.0625]", "FRACTION");
   add("--remake", options.remake,
-      "on: values that operators make again sooner than they move are made again; nothing but this "
-      "simulation does so yet [off]", "on|off");
+      "on: values that operators make again sooner than they move are made again, as a job's "
+      "with firn_remake:1 are [off]", "on|off");
   add("--ssd-latency", options.ssd_latency, "latency of each request [20us]", "TIME");
   add("--ssds", options.ssds, "number of SSDs, which get blocks in turn [1]", "N");
   sub->add_flag("--no-driver-costs", options.no_driver_costs,

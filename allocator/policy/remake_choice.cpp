@@ -80,6 +80,18 @@ WaitsMachine waits_machine(const RehearsalMachine& machine) {
           machine.bytes_s[0], machine.bytes_s[2], machine.bytes_s[3]};
 }
 
+/// An operator that needs more than there is uses the rest in host memory, whatever is chosen:
+/// choices are made as if memory were just enough for it.
+RehearsalMachine with_room(const Operators& operators, RehearsalMachine machine) {
+  for (const Operator& one : operators.operators) {
+    uint64_t pages = 0;
+    for (const uint32_t value : operators.named(one))
+      pages += (operators.values[value].bytes + machine.page_bytes - 1) / machine.page_bytes;
+    machine.capacity = std::max(machine.capacity, pages);
+  }
+  return machine;
+}
+
 /// The machine with bandwidths at which moving alone takes at least `measured_ns`.
 RehearsalMachine as_measured(const Operators& operators, RehearsalMachine machine,
                              double measured_ns) {
@@ -286,7 +298,8 @@ double rehearsed_ns(const Operators& operators, const RehearsalMachine& machine)
 
 RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& machine_of_it,
                            double map_ns, double measured_ns) {
-  const RehearsalMachine machine = as_measured(operators, machine_of_it, measured_ns);
+  const RehearsalMachine machine =
+      as_measured(operators, with_room(operators, machine_of_it), measured_ns);
   RemakeChoice choice;
   Chooser chooser(operators, machine, map_ns);
   const std::vector<Trial> trials = chooser.search();
@@ -304,12 +317,9 @@ RemakeChoice choose_remake(const Operators& operators, const RehearsalMachine& m
     const Remake remake = chooser.solve(trials[i]);
     Rewritten rewritten = chooser.rewritten(remake);
     const double ns = with_mapping(rewritten.operators, trials[i].fits);
-    ++choice.rehearsed;
     if (ns == 0) continue;
-    if (ns >= choice.alone_ns * (1 - faster_least) && !std::exchange(alone_rehearsed, true)) {
+    if (ns >= choice.alone_ns * (1 - faster_least) && !std::exchange(alone_rehearsed, true))
       choice.alone_ns = std::max(choice.alone_ns, with_mapping(operators, false));
-      ++choice.rehearsed;
-    }
     if (ns >= choice.alone_ns * (1 - faster_least)) continue;
     choice.chosen_ns = ns;
     choice.rewritten = std::move(rewritten);

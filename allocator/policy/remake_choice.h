@@ -31,13 +31,14 @@ struct RemakeChoice {
   // An iteration of either, as rehearsed; alone_ns may be the least that it takes instead. 0: all
   // fits, or nothing was rated better.
   double alone_ns = 0, chosen_ns = 0;
-  unsigned rated = 0, rehearsed = 0;  // programs
+  unsigned rated = 0;  // programs
 };
 
 /// How many times slower than measured a bandwidth may count.
 inline constexpr double slowed_most = 8;
 
-/// `machine.capacity`: pages for all values. `map_ns`: what mapping a span and unmapping it take of
+/// `machine.capacity`: pages for all values; an operator that needs more counts as if they were
+/// just enough for it. `map_ns`: what mapping a span and unmapping it take of
 /// the driver's time; 0: nothing.
 /// `measured_ns`: what an iteration took that only moves; 0: not measured. Where that is more than
 /// the least that the bandwidths allow, moving takes more than they say (mapping, faults on demand,

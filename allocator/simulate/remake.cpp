@@ -1,13 +1,11 @@
 #include "allocator/simulate/remake.h"
 
-#include <time.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "allocator/base/cpu_timer.h"
 #include "allocator/memory/units.h"
 #include "allocator/policy/remake_choice.h"
 #include "allocator/simulate/again.h"
@@ -15,12 +13,6 @@
 namespace firn::simulate {
 
 namespace {
-
-double processor_s() {
-  timespec time{};
-  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) std::abort();
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 lifetimes::RehearsalMachine rehearsal_machine(const MachineOptions& machine) {
   lifetimes::RehearsalMachine to;
@@ -119,12 +111,14 @@ lifetimes::Operators operators_of(const ProgramTrace& trace) {
 }
 
 Remade remake(const ProgramTrace& trace, const MachineOptions& machine) {
-  const double begin_s = processor_s();
-  const lifetimes::Operators operators = operators_of(trace);
   const double map = machine.driver_costs ? map_ns + access_ns + unmap_ns : 0;
-  const RemakeChoice choice = choose_remake(operators, rehearsal_machine(machine), map);
+  uint64_t choice_ns = 0;
+  const RemakeChoice choice = [&] {
+    const CpuTimer timer(choice_ns);
+    return choose_remake(operators_of(trace), rehearsal_machine(machine), map);
+  }();
   Remade remade;
-  remade.choice_s = processor_s() - begin_s;
+  remade.choice_s = static_cast<double>(choice_ns) * 1e-9;
   remade.values = choice.rewritten.values;
   remade.bytes = choice.rewritten.bytes;
   remade.again_s = static_cast<double>(choice.rewritten.ns) * 1e-9;

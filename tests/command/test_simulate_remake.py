@@ -56,7 +56,7 @@ def test_the_option_is_off_by_default_and_says_so(firn, layers):
     assert found == off
     text = firn("simulate", "--help").stdout
     assert "--remake" in text
-    assert "nothing but this simulation does so yet" in " ".join(text.split())
+    assert "firn_remake" in text
 
 
 def test_where_all_fits_nothing_is_made_again(firn, layers):
@@ -91,23 +91,10 @@ def test_text_timeline_and_sweep_show_it(firn, layers, tmp_path):
     assert points[0]["remade_values"] > 0 and points[1]["remade_values"] == 0
 
 
-@pytest.mark.parametrize("name, memory", [("gpt_two_layers", 18600), ("gpt_two_layers", 15000),
-                                          ("layers", 340), ("ping-pong", 32)])
-def test_never_slower_than_moving_alone(firn, name, memory):
-    words = (str(DATA / name), "--gpu-memory", f"{memory}MiB", "--pcie", "55GB/s", "--host",
-             "64GiB")
+@pytest.mark.parametrize("memory, link", [(18600, 55), (15000, 55), (10000, 24), (6000, 8)])
+def test_never_slower_than_moving_alone(firn, memory, link):
+    words = (str(DATA / "gpt_two_layers"), "--gpu-memory", f"{memory}MiB", "--pcie",
+             f"{link}GB/s", "--host", "64GiB")
     off, on = (simulated(firn, *words, "--remake", way) for way in ("off", "on"))
+    assert on["remade_values"] > 0
     assert on["steady_s"] <= 1.005 * off["steady_s"]
-
-
-def test_an_error_names_the_kernel_s_own_line(firn, layers):
-    """Kernels that run again shift those behind them."""
-    with open(layers + ".kernels.csv", encoding="utf-8") as file:
-        count = len(file.readlines())
-    with open(layers + ".tensors.csv", "a", encoding="utf-8") as file:
-        file.write(f"1000,{2000 * MIB},transient\n")
-    with open(layers + ".kernels.csv", "a", encoding="utf-8") as file:
-        file.write(f"{count - 1},large,1000,0,1000\n")
-    result = firn("simulate", layers, *WORDS, "--remake", "on")
-    assert result.returncode == 2
-    assert "t.tensors.csv:" in result.stderr and "tensor 1000" in result.stderr

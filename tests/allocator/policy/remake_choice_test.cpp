@@ -127,6 +127,22 @@ TEST(RemakeChoice, bandwidths_count_as_what_an_iteration_took_says) {
   EXPECT_LT(most.alone_ns, 10 * total_ns);
 }
 
+// It uses a part of its memory in the host's; the others gain as they did.
+TEST(RemakeChoice, an_operator_larger_than_memory_leaves_the_others_their_choice) {
+  Operators program = layers(12, 1'000'000, 50'000);
+  const uint64_t capacity = peak_mib(program) * 4 / 10;
+  const RemakeChoice without = choose_remake(program, machine_of(capacity, 16.8e9));
+  ASSERT_GT(without.rewritten.values, 0u);
+  program.values.push_back({(capacity + 2) * MiB, false});
+  const auto large = static_cast<uint32_t>(program.values.size() - 1);
+  program.add({.ns = 1'000'000, .again = false, .source = program.count()}, Values{},
+              Values{large});
+  const RemakeChoice choice = choose_remake(program, machine_of(capacity, 16.8e9));
+  EXPECT_GT(choice.rewritten.values, without.rewritten.values / 2);
+  EXPECT_LT(choice.chosen_ns, .95 * choice.alone_ns);
+  EXPECT_TRUE(std::isfinite(choice.alone_ns));
+}
+
 TEST(RemakeChoice, what_may_not_run_again_moves) {
   Operators program = layers(12, 1'000'000, 50'000);
   for (Operator& one : program.operators) one.again = false;

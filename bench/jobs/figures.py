@@ -6,7 +6,7 @@
              [--iterations N] [--firn BINARY]
   figures.py --depth bert-large,... [--budget 40GiB] [--layers 12,24,48,96]
   figures.py --published teraio,teraio-ways,teraio-lifetimes,ssdtrain,ssdtrain-rok,
-                         l2l,l2l-batches,l2l-depths [--jobs NAME,...] [--batches N,...]
+                         l2l,l2l-batches,l2l-depths,l2l-many [--jobs NAME,...] [--batches N,...]
                          [--layers N,...]
   figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
 
@@ -52,10 +52,10 @@ KEYS = {"jobs": ("job", "machine", "ssds"), "depth": ("job", "machine", "budget_
         "rok": ("job",), "lifetimes": ("job", "machine"),
         "teraio_ways": ("job", "machine", "batch", "length", "way", "micro_batches"),
         "l2l": ("job", "machine"), "l2l_batches": ("job", "machine"),
-        "l2l_depths": ("job", "machine")}
+        "l2l_depths": ("job", "machine"), "l2l_many": ("job", "machine")}
 
 PUBLISHED = ("teraio", "teraio-ways", "teraio-lifetimes", "ssdtrain", "ssdtrain-rok", "l2l",
-             "l2l-batches", "l2l-depths")
+             "l2l-batches", "l2l-depths", "l2l-many")
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
@@ -211,6 +211,8 @@ def tasks(given: argparse.Namespace, runner: runs.Runner):
         if system in given.published:
             yield system.replace("-", "_"), lambda find=find, of=of: find(
                 runner, gpus.MACHINES["v100"], of)
+    if "l2l-many" in given.published:
+        yield "l2l_many", lambda: l2l.many_parameters(runner, gpus.MACHINES["v100"])
     if given.depth or given.published or given.again:
         return
     for job in given.jobs or DEFAULT_JOBS:

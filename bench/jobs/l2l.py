@@ -5,11 +5,13 @@ by 40 %, a device batch of 256, memory that does not grow with depth.
 orders(): jobs on the H200 as they are, recomputed, with eager updates (also with values that Firn
 makes again), and in L2L's order (relay), each as a part of the plain job's speed with unlimited
 memory. batches(), depths(): BERT-Large on the V100: a loop that accumulates gradients in the
-largest parts that fit the GPU, beside the relay with Firn.
+largest parts that fit the GPU, beside the relay with Firn. many_parameters(): a GPT of 50 B on
+the same GPU, with 512 GiB of host memory.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Sequence
 
@@ -28,6 +30,7 @@ BATCHES = (2, 16, 64, 256)
 PART = 16                      # sequences of a relay's parts, of LENGTH tokens
 DEEP_BATCH, DEEP_PARTS = 32, 2
 LENGTH = 512
+MANY = ("gpt-50b", 4, 512)     # the job, its parts, GiB of host memory (the paper's)
 
 
 def _kept(found: Recorded) -> dict[str, Any]:
@@ -111,3 +114,15 @@ def depths(runner: Runner, machine: gpus.Machine, layers: Sequence[int]) -> dict
     return {"job": "bert-large", "machine": machine.name, "words": machine.words(),
             "times": "roofline", "length": LENGTH, "batch": DEEP_BATCH, "parts": DEEP_PARTS,
             "rows": rows}
+
+
+def many_parameters(runner: Runner, machine: gpus.Machine, job: str = MANY[0]) -> dict[str, Any]:
+    """All of the GPU's memory, and of the host's what the paper's machine has; states in bf16."""
+    machine = dataclasses.replace(machine, host_gib=MANY[2])
+    found = runner.record(job, machine.gpu.name, "relay", micro_batches=MANY[1])
+    row = {"job": job, "machine": machine.name, "words": machine.words(), "times": "roofline",
+           "parts": MANY[1]}
+    if found.error:
+        return {**row, "error": found.error}
+    return {**row, **_kept(found), "budget_bytes": machine.budget_bytes,
+            **runner.simulate(found.prefix, machine.budget_bytes, machine)}

@@ -157,6 +157,7 @@ JOBS = {job.name: job for job in (
       for shards in (1, 2) for name, build in (("gpt", gpt), ("bert", bert), ("t5", t5))
       for hidden, layers in ((8192, 4), (12288, 3), (16384, 2))),
     Job("bert-large", bert, 64, 512, 24, options={"hidden": 1024, "heads": 16}),
+    Job("gpt-50b", gpt, 32, 512, 62, options={"hidden": 8192, "heads": 64}),
     Job("vit-large", vit, 256, 0, 24, options={"hidden": 1024, "heads": 16}),
     Job("resnet152", resnet, 256, mixed=True),
 )}

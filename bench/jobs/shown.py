@@ -106,6 +106,13 @@ def show_depths(row: dict[str, Any]) -> None:
               f"{each['seconds'] / each['steady_s']:.3f}"), flush=True)
 
 
+def show_many(row: dict[str, Any]) -> None:
+    print(f"{row['job']} on {row['words']}: " + (row.get("error") or
+          f"{row['persistent_bytes'] / 2**30:.0f} GiB of parameters and states, in "
+          f"{row['budget_bytes'] / 2**30:.0f} GiB at {row['seconds'] / row['steady_s']:.3f} of "
+          f"{row['seconds']:.0f} s a step"), flush=True)
+
+
 def show_lifetimes(row: dict[str, Any]) -> None:
     print(f"{row['job']} on {row['machine']}, {row['batch']} x {row['length']}: " + (
         row.get("error") or
@@ -126,4 +133,5 @@ SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {
     "jobs": show_curve, "depth": show_depth, "teraio": show_teraio, "ssdtrain": show_ssdtrain,
     "teraio_ways": show_teraio_way, "rok": show_rok,
     "lifetimes": show_lifetimes,
-    "l2l": show_orders, "l2l_batches": show_batches, "l2l_depths": show_depths}
+    "l2l": show_orders, "l2l_batches": show_batches, "l2l_depths": show_depths,
+    "l2l_many": show_many}

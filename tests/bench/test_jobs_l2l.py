@@ -104,6 +104,16 @@ def test_depths_share_a_batch():
     assert [changed["layers"] for _, way, changed in runner.recorded if way == "relay"] == [12, 48]
 
 
+def test_many_parameters_have_the_paper_s_host_memory():
+    import gpus
+    import l2l
+    runner = MadeRunner()
+    row = l2l.many_parameters(runner, gpus.MACHINES["v100"])
+    assert "512 GiB of host memory" in row["words"] and row["budget_bytes"] == 15 * GIB
+    assert runner.recorded == [("gpt-50b", "relay", {"micro_batches": l2l.MANY[1]})]
+    assert row["steady_s"] >= row["seconds"]
+
+
 def test_the_curve_has_four_ways_for_each_batch(monkeypatch):
     import published
     runner = MadeRunner()

@@ -1,13 +1,11 @@
 """`firn top`, `firn stats` and `firn spill` with whatever a socket's other end may do: the jobs
-here are made up. Real ones: tests/torch/test_live_jobs.py."""
+here are made up. Real ones: tests/torch/test_live_jobs.py. On terminals: test_top_terminal.py."""
 
 import concurrent.futures
 import contextlib
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import struct
@@ -18,80 +16,9 @@ import time
 
 import pytest
 from firn_command import clean_environment, find_binary, refused
+from top_jobs import document, folder, job, looked  # noqa: F401  (a fixture)
 
 NOBODY = 65534
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Where this test's processes are. (Others of this user's may be seen elsewhere.)"""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    path = tmp_path / "firn"
-    path.mkdir(mode=0o700)
-    return path
-
-
-@contextlib.contextmanager
-def job(folder, answer, process=None):
-    """A process's socket: `answer` (a text, a document that gets its number, or a function of the
-    connection) to whoever asks. It is named after a process that lives."""
-    living = subprocess.Popen(["sleep", "600"]) if process is None else None
-    number = process or living.pid
-    if isinstance(answer, dict):
-        answer = json.dumps({**answer, "pid": number})
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind(str(folder / f"{number}.sock"))
-    listening.listen(8)
-
-    def serve():
-        while True:
-            try:
-                connected, _ = listening.accept()
-            except OSError:
-                return
-            try:
-                if callable(answer):
-                    answer(connected)
-                else:
-                    connected.recv(100)
-                    connected.sendall(answer.encode())
-            except OSError:
-                pass
-            connected.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield number
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        listening.close()
-        (folder / f"{number}.sock").unlink(missing_ok=True)
-        if living:
-            living.kill()
-            living.wait()
-
-
-def document(spilled=0, **more):
-    device = {"device": 0, "budget_bytes": 1 << 30, "device_bytes": 1 << 29,
-              "resident_bytes": 500 << 20, "hosted_bytes": 200 << 20, "nvme_bytes": 100 << 20,
-              "in_flight_bytes": 8 << 20, "spilled_bytes": spilled, "faulted_bytes": spilled,
-              "prefetched_bytes": 0, "stall_s": 1.5, "stalls": 3, "faults": 7, "pinned": [
-                  {"reason": "its address was asked for", "bytes": 1 << 20}], **more}
-    return {"devices": [device],
-            "store": {"kind": "io_uring", "dirs": ["/d"], "written_bytes": spilled,
-                      "read_bytes": 0},
-            "stalls": {"operators": [{"name": "aten::mm", "waits": 3, "seconds": 1.5}],
-                       "call_sites": [{"name": "train.py:7 in step", "waits": 3, "seconds": 1.5}]}}
-
-
-def looked(firn, folder):
-    """The jobs in `folder`."""
-    ours = {int(path.stem) for path in folder.glob("*.sock")}
-    done = firn("top", "--once", "--json")
-    assert done.returncode == 0, done.stderr
-    return [job for job in json.loads(done.stdout)["jobs"] if job["pid"] in ours]
 
 
 def test_nothing_to_see(firn, folder):
@@ -361,46 +288,6 @@ def test_a_line_of_json_each_second_until_nobody_reads(firn, folder):
     assert all(number in [job["pid"] for job in each["jobs"]] for each in lines)
 
 
-def read_until(terminal, *wanted):
-    """What is shown until all of that is, in this order."""
-    shown = b""
-    while not re.search(b".*".join(map(re.escape, wanted)), shown, re.DOTALL):
-        ready, _, _ = select.select([terminal], [], [], 60)
-        assert ready, shown
-        shown += os.read(terminal, 1 << 16)
-    return shown
-
-
-def test_on_a_terminal(firn, folder):
-    with job(folder, document()):
-        child, terminal = pty.fork()
-        if child == 0:
-            os.execve(find_binary(), ["firn", "top"], {**clean_environment(), "TERM": "xterm"})
-        read_until(terminal, b"train.py:7 in step")
-        os.write(terminal, b"q")
-        read_until(terminal, b"\x1b[?1049l")  # the screen as it was before
-        assert os.waitpid(child, 0)[1] == 0
-        os.close(terminal)
-
-
-@pytest.mark.parametrize("columns", [30, 80, 100, 240])
-def test_terminals_of_every_width(firn, folder, columns):
-    with job(folder, document()) as number:
-        child, terminal = pty.fork()
-        if child == 0:
-            os.execve(find_binary(), ["firn", "top"],
-                      {**clean_environment(), "TERM": "xterm", "COLUMNS": str(columns),
-                       "LINES": "24"})
-        shown = read_until(terminal, str(number).encode(), b"waited")  # (other jobs may be there)
-        os.write(terminal, b"q")
-        assert os.waitpid(child, 0)[1] == 0
-        os.close(terminal)
-    assert b"RESIDENT"[:columns - 13] in shown
-    if columns >= 80:  # who it is, and how much it waits, whatever else there is room for
-        assert b"STALL" in shown and b"COMMAND" in shown and b"sleep 600" in shown
-    assert (b"WRITE/s" in shown) == (columns > 140)
-
-
 def test_what_a_job_was_told(firn, folder):
     with job(folder, document(notices=["thrash: 80 % of the last 3.0 s"])) as number:
         assert "device 0: thrash: 80 % of the last 3.0 s" in firn("top", "--once").stdout
@@ -419,65 +306,6 @@ def test_several_jobs_and_devices(firn, folder):
                {line.index("sleep 600") for line in lines if "sleep 600" in line}) == 1
 
 
-class Terminal:
-    """`firn top` on one of that size; what is on it after some keys."""
-
-    def __init__(self, columns, rows):
-        pyte = pytest.importorskip("pyte")
-        self.screen = pyte.Screen(columns, rows)
-        self.stream = pyte.ByteStream(self.screen)
-        self.child, self.terminal = pty.fork()
-        if self.child == 0:
-            os.execve(find_binary(), ["firn", "top"],
-                      {**clean_environment(), "TERM": "linux", "COLUMNS": str(columns),
-                       "LINES": str(rows)})
-
-    def until(self, true):
-        deadline = time.monotonic() + 60
-        while not true(self.screen.display):
-            ready, _, _ = select.select([self.terminal], [], [], deadline - time.monotonic())
-            assert ready, self.screen.display
-            self.stream.feed(os.read(self.terminal, 1 << 16))
-        return self.screen.display
-
-    def press(self, keys):
-        os.write(self.terminal, keys)
-
-    def end(self):
-        """What is left on it."""
-        self.press(b"q")
-        with contextlib.suppress(OSError):  # the other side is closed
-            while more := os.read(self.terminal, 1 << 16):
-                self.stream.feed(more)
-        assert os.waitpid(self.child, 0)[1] == 0
-        os.close(self.terminal)
-        return self.screen.display
-
-
-def test_it_scrolls_to_the_last_line_and_no_farther(firn, folder):
-    notices = [f"notice number {i}" for i in range(30)]
-    with job(folder, document(notices=notices)):
-        terminal = Terminal(100, 12)
-        terminal.until(lambda lines: "notice number 0" in "".join(lines))
-        terminal.press(b"j" * 200)
-        lines = terminal.end()
-    assert "RESIDENT" in lines[0]
-    assert all(line.strip() for line in lines), lines
-
-
-def test_what_a_job_was_told_is_on_as_many_lines_as_it_takes(firn, folder):
-    words = ("thrash: the program spent 75 % of the last 2.1 s waiting for memory that left and "
-             "came back again and again. firn_budget:512MiB would stop the thrashing (the budget "
-             "is 256MiB now)")
-    with job(folder, document(notices=[words, "x" * 300])):
-        terminal = Terminal(60, 40)
-        terminal.until(lambda lines: "would stop the thrashing (the budget is 256MiB now)" in
-                       " ".join(" ".join(lines).split()))
-        lines = terminal.end()
-        assert "".join(lines).count("x") >= 300
-        assert f"device 0: {words}" in firn("top", "--once").stdout  # one line where nobody looks
-
-
 def test_words_of_a_job_are_one_line(firn, folder):
     evil = "a\nb\x1b[31mc"
     told = document(notices=[evil], trouble=[evil])
@@ -485,12 +313,3 @@ def test_words_of_a_job_are_one_line(firn, folder):
     with job(folder, told) as number:
         for text in (firn("top", "--once").stdout, firn("stats", str(number)).stdout):
             assert "a b [31mc" in text and "\x1b" not in text and "a\nb" not in text
-
-
-def test_an_unknown_terminal(firn, folder):
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execve(find_binary(), ["firn", "top"], {**clean_environment(), "TERM": "no-such"})
-    read_until(terminal, b"--once prints one snapshot")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
-    os.close(terminal)

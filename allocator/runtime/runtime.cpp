@@ -1,6 +1,6 @@
-// The process's runtime: opens driver and store, runs one service thread per device, writes the
-// statistics at the end. Owns driver, store, engines; leaves all of them to the operating system at
-// exit, for CUDA calls are undefined once exit has begun.
+// The process's runtime: opens driver, store and engines, writes the statistics at the end. Owns
+// driver, store, engines; leaves all of them to the operating system at exit, for CUDA calls are
+// undefined once exit has begun.
 #include "allocator/runtime/runtime.h"
 
 #include <pthread.h>
@@ -13,11 +13,10 @@
 #include <filesystem>
 #include <mutex>
 #include <system_error>
-#include <thread>
 
 #include <fmt/format.h>
 
-#include "allocator/base/worker.h"
+#include "allocator/base/survives.h"
 #include "allocator/memory/driver_time.h"
 #include "allocator/memory/host_trial.h"
 #include "allocator/record/program_files.h"
@@ -26,8 +25,8 @@
 #include "allocator/runtime/host_memory.h"
 #include "allocator/runtime/meeting.h"
 #include "allocator/runtime/oom_page.h"
-#include "allocator/runtime/rank_dirs.h"
-#include "allocator/runtime/ranks.h"
+#include "allocator/runtime/open_options.h"
+#include "allocator/runtime/service.h"
 #include "allocator/runtime/stats_json.h"
 #include "allocator/runtime/trace_ends.h"
 #include "allocator/runtime/viewers.h"
@@ -35,22 +34,12 @@
 #include "firn/output_file.h"
 #include "firn/ranked_mutex.h"
 #include "firn/said.h"
-#include "firn/signals_blocked.h"
 
 namespace firn {
 
 namespace {
 
 constexpr std::chrono::milliseconds said_patience{200};  // at exit, for the reader of stderr
-/// Memory left for others: contexts, lazily loaded modules, libraries' workspaces. They are as
-/// large on a small card: a fraction is not enough there, and a fixed size would be all of a very
-/// small one. So 1 GiB or a 25th below 48 GB, at most a 16th of what there is; else a 50th.
-uint64_t margin_bytes(uint64_t total_bytes) {
-  constexpr uint64_t GiB = uint64_t{1} << 30, small_card_bytes = 48'000'000'000;
-  if (total_bytes >= small_card_bytes) return total_bytes / 50;
-  return std::min(std::max(total_bytes / 25, GiB), total_bytes / 16);
-}
-
 class RuntimeImpl final : public Runtime {
  public:
   explicit RuntimeImpl(const Config& config) : config_(config) {}
@@ -67,22 +56,7 @@ class RuntimeImpl final : public Runtime {
     config_.piece_bytes = std::max<uint64_t>(piece / (2u << 20) * (2u << 20), 2u << 20);
     host_.start(8 * config_.piece_bytes);
     if (!config_.dirs.empty()) {
-      StoreOptions options;
-      options.dirs = config_.dirs;
-      const LocalRank who = local_rank();
-      if (config_.spread == "own" && who.ranks > 1 && config_.dirs.size() > 1)
-        options.own_dirs = dirs_of_rank(who, config_.dirs.size(),
-                                        rank_distances(who.ranks, config_.dirs, *driver_));
-      options.depth = config_.depth;
-      options.allow_tmpfs = config_.allow_tmpfs;
-      options.encrypt = config_.encrypt;
-      options.pace = {static_cast<double>(config_.store_read_bytes_s),
-                      static_cast<double>(config_.store_write_bytes_s), config_.store_latency_ns};
-      options.clock = &wall_clock();
-      if (config_.store_bytes) options.max_bytes_per_dir = config_.store_bytes;
-      if (config_.store == "io_uring") options.kind = StoreOptions::Kind::io_uring;
-      if (config_.store == "threads") options.kind = StoreOptions::Kind::threads;
-      Result<std::unique_ptr<Store>> store = open_store(options);
+      Result<std::unique_ptr<Store>> store = open_store(store_options(config_, *driver_));
       if (!store) return store.error();
       store_ = std::move(*store);
     }
@@ -113,15 +87,7 @@ class RuntimeImpl final : public Runtime {
     Result<std::unique_ptr<Engine>> engine = open_engine(ordinal);
     if (!engine) return engine.error();
     Engine* raw = engine->get();
-    try {
-      SignalsBlocked blocked;
-      std::thread([this, raw, ordinal] { serve(*raw, ordinal); }).detach();
-    } catch (const std::system_error& error) {  // (Without it no spill would end.)
-      return make_error(Code::host_out_of_memory, error.code().value(),
-                        fmt::format("device {}: Firn cannot start its service thread: {} (limits "
-                                    "on processes: ulimit -u, pids.max)",
-                                    ordinal, error.code().message()));
-    }
+    if (Result<void> done = service_.start(*raw, ordinal); !done) return done.error();
     (void)engine->release();  // never destroyed: see the head of this file
     engines_[ordinal].store(raw, std::memory_order_release);
     viewers_.open();
@@ -234,15 +200,9 @@ class RuntimeImpl final : public Runtime {
   }
 
   void stop() override {
-    bool was = stopping_.exchange(true);
-    if (was) return;
+    if (!service_.begin_stop()) return;
     viewers_.stop();
-    // Let the service threads leave the driver; do not wait for one that is stuck in it.
-    wall_clock().notify();
-    {
-      std::unique_lock lock(mutex_);
-      left_.wait_for(lock, std::chrono::seconds(2), [this] { return serving_ == 0; });
-    }
+    service_.wait_stopped();
     if (!config_.stats_file.empty()) write_stats();
     Said::of_process().write(said_patience);
     if (trace_) trace_end(*trace_, wall_clock().now_ns(), device_stats());
@@ -274,7 +234,7 @@ class RuntimeImpl final : public Runtime {
 
   /// In the child after fork: touches nothing of the parent's.
   void forget() {
-    stopping_ = true;
+    (void)service_.begin_stop();
     viewers_.abandon();
     for (auto& slot : engines_)
       if (Engine* engine = slot.exchange(nullptr)) engine->abandon();
@@ -298,8 +258,7 @@ class RuntimeImpl final : public Runtime {
     CUdevice device = 0;
     if ((result = driver.device_get(&device, ordinal)) != CUDA_SUCCESS)
       return driver.error("cuDeviceGet", result);
-    EngineOptions options;
-    options.served = true;
+    EngineOptions options = engine_options(config_);
     options.device = ordinal;
     if ((result = driver.device_primary_ctx_retain(&options.context, device)) != CUDA_SUCCESS)
       return driver.error("cuDevicePrimaryCtxRetain", result);
@@ -311,11 +270,8 @@ class RuntimeImpl final : public Runtime {
       return invalid(fmt::format("firn_budget: {} exceeds the memory of device {}, {}",
                                  format_size(config_.budget_bytes), ordinal,
                                  format_size(total_bytes)));
-    const uint64_t margin = margin_bytes(total_bytes);
-    options.budget_bytes = config_.budget_bytes        ? config_.budget_bytes
-                           : free_bytes > margin       ? free_bytes - margin
-                                                       : free_bytes;
-    options.host_bytes = config_.host_bytes;
+    options.budget_bytes =
+        config_.budget_bytes ? config_.budget_bytes : default_budget(free_bytes, total_bytes);
     options.host_left = host_.left();
     options.host_room = host_.room();
     // Devices take host memory as they need it, and keep it. A device that came when all is taken
@@ -323,21 +279,7 @@ class RuntimeImpl final : public Runtime {
     // budget.
     options.host_own = std::min(8 * config_.piece_bytes, config_.host_bytes);
     host_.take(options.host_own);
-    options.piece_bytes = config_.piece_bytes;
-    options.watch_fraction = config_.watch_fraction;
-    options.spare_fraction = config_.spare_fraction;
     options.recorder = open_recorder(ordinal, options.context);
-    options.io_patience_ns = config_.io_patience_ns;
-    options.adversarial = config_.adversarial;
-    options.sums = config_.verify != "off";
-    options.verify = config_.verify == "all";
-    options.guard = config_.guard;
-    options.poison = config_.poison;
-    options.places = config_.places;
-    options.copy_gate = config_.copy_gate;
-    options.notices = true;
-    options.host_ahead = true;
-    if (config_.policy == "lifetime") options.policy = Policy::lifetime;
     return Engine::open(options, driver, store_.get(), static_cast<unsigned>(ordinal),
                         wall_clock(), trace_.get());
   }
@@ -350,92 +292,6 @@ class RuntimeImpl final : public Runtime {
     if (recorded_++ > 0) prefix += fmt::format("-device{}", ordinal);
     recorders_[ordinal] = new record::Recorder(*driver_, context, prefix);
     return recorders_[ordinal];
-  }
-
-  /// Gives host memory back to the system, one engine after the other.
-  void give_host_back() {
-    serve_host([this] {
-      for (const auto& slot : engines_)
-        if (Engine* engine = slot.load(std::memory_order_acquire);
-            engine && !stopping_.load(std::memory_order_acquire))
-          (void)engine->give_host_back(host_.pressed());
-    });
-  }
-
-  struct Planner {
-    explicit Planner(int ordinal) : worker(fmt::format("firn-plan-{}", ordinal)) {}
-    std::atomic<bool> plans{false};
-    Worker worker;
-  };
-
-  /// The service thread: pumps while something is in flight, sleeps otherwise.
-  void serve(Engine& engine, int ordinal) {
-    Planner planner(ordinal);
-    thread_serves();
-    (void)survives([ordinal] {
-      pthread_setname_np(pthread_self(), fmt::format("firn-pump-{}", ordinal).c_str());
-    });
-    {
-      std::lock_guard lock(mutex_);
-      ++serving_;
-    }
-    while (!stopping_.load(std::memory_order_acquire)) {
-      bool changed = false;
-      // A step that finds no memory is tried again, or the engine has ended with it.
-      if (!survives([&] { changed = serve_once(engine, planner); })) changed = false;
-      if (!changed) wall_clock().wait(engine.busy() ? 200'000 : 20'000'000);
-    }
-    std::lock_guard lock(mutex_);
-    --serving_;
-    left_.notify_all();
-  }
-
-  bool serve_once(Engine& engine, Planner& planner) {
-    const bool changed = engine.pump();
-    if (engine.ponder_due() && !planner.plans.exchange(true))
-      planner.worker.post([&engine, &planner] {
-        thread_serves();
-        (void)survives([&engine] { (void)engine.ponder(); });
-        planner.plans = false;
-      });
-    if (engine.host_due() && !pinning_.exchange(true))
-      host_worker_.post([this, &engine] { pin_ahead(engine); });
-    host_.look();
-    if (!pinning_.load(std::memory_order_relaxed) && host_.give_due() && !pinning_.exchange(true))
-      host_worker_.post([this] { give_host_back(); });
-    return changed;
-  }
-
-  /// False: memory ran out. A thread of ours must not end the process for that.
-  template <class Work>
-  static bool survives(Work&& work) {
-    try {
-      work();
-      return true;
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
-  }
-
-  void pin_ahead(Engine& engine) {
-    serve_host([&] {
-      while (!stopping_.load(std::memory_order_acquire) && engine.prepare_host()) {}
-    });
-  }
-
-  /// stop() waits for it, as for the service threads: it is in the driver.
-  template <class Work>
-  void serve_host(Work&& work) {
-    thread_serves();
-    {
-      std::lock_guard lock(mutex_);
-      ++serving_;
-    }
-    (void)survives(work);
-    pinning_ = false;
-    std::lock_guard lock(mutex_);
-    --serving_;
-    left_.notify_all();
   }
 
   void write_stats() {
@@ -451,12 +307,8 @@ class RuntimeImpl final : public Runtime {
   std::array<std::atomic<record::Recorder*>, devices_most> recorders_{};
   int recorded_ = 0;  // devices with one
   HostMemory host_;
-  Worker host_worker_{"firn-host"};
+  Service service_{host_, engines_};
   mutable RankedMutex<Rank::runtime> mutex_;
-  RankedCondition left_;
-  int serving_ = 0;
-  std::atomic<bool> stopping_{false};
-  std::atomic<bool> pinning_{false};  // pinning host memory, or giving it back, for one engine
   OomPages oom_pages_;
   std::vector<std::string> unseen_;
   Sections sections_;

@@ -22,6 +22,7 @@ namespace firn {
 enum class Rank : unsigned char {
   start,          // Runtime::start()
   runtime,        // the process's Firn: its devices, while one is opened too
+  service,        // how many service threads are in the driver
   engine,         // a device's engine
   freed,          // memory freed in a callback of the driver's
   virtual_clock,  // a simulation's
@@ -48,11 +49,11 @@ enum class Rank : unsigned char {
 };
 inline constexpr int rank_count = static_cast<int>(Rank::stderr_lines) + 1;
 inline constexpr const char* rank_names[rank_count] = {
-    "start",        "runtime",      "engine",        "freed",     "virtual_clock",
-    "cipher_store", "paced_store",  "growth",        "store",     "dir_io",
-    "host",         "host_trial",   "viewers",       "control",   "metrics",
-    "worker",       "recorder",     "device_times",  "copy_gate", "net",
-    "trace",        "clock",        "slow_work",     "stderr_writer",
+    "start",         "runtime",      "service",     "engine",       "freed",
+    "virtual_clock", "cipher_store", "paced_store", "growth",       "store",
+    "dir_io",        "host",         "host_trial",  "viewers",      "control",
+    "metrics",       "worker",       "recorder",    "device_times", "copy_gate",
+    "net",           "trace",        "clock",       "slow_work",    "stderr_writer",
     "stderr_lines"};
 static_assert(rank_names[rank_count - 1] != nullptr, "a rank has no name");
 

@@ -58,13 +58,17 @@ def paging_s(trace: Trace, budget: int) -> float | None:
 
 def streaming(recomputed: dict, weights: int, layers: int,
               machine: gpus.Machine) -> tuple[int, float]:
-    """Weights, gradients and the optimizer's states live outside (ZeRO-Infinity); layers are
-    recomputed. Bytes on the GPU, and seconds were every transfer to overlap perfectly."""
+    """Weights, gradients and the optimizer's states live outside (ZeRO-Infinity), in host memory as
+    far as it goes (ZeRO-Offload): weights and gradients first, for they are wanted more often.
+    Layers are recomputed. Bytes on the GPU, and seconds were every transfer to overlap perfectly.
+    """
     states = recomputed["persistent_bytes"] - weights
     on_gpu = recomputed["peak_bytes"] - recomputed["persistent_bytes"] - weights \
         + 3 * weights // max(layers, 1)
     over_link = (3 * weights + weights) / machine.gpu.link_gbs / 1e9    # thrice in, gradients out
-    from_disk = states / machine.read_gbs / 1e9 + states / machine.write_gbs / 1e9
+    hosted = machine.host_gib * gpus.GIB if machine.host_gib > 1 else 0    # (1: staging only)
+    on_disk = min(states, max(0, states + 2 * weights - hosted))
+    from_disk = on_disk / machine.read_gbs / 1e9 + on_disk / machine.write_gbs / 1e9
     return max(on_gpu, recomputed["largest_kernel_bytes"]), \
         max(recomputed["seconds"], over_link) + max(0.0, from_disk - recomputed["seconds"])
 

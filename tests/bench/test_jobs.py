@@ -190,6 +190,25 @@ def test_ways_at_best_by_hand():
     assert others.moving_or_recomputing_s(trace, giga, fast) is None     # the weight stays
 
 
+def test_states_that_are_streamed_fill_host_memory_first():
+    import dataclasses
+
+    import gpus
+    import others
+    giga = gpus.GIB
+    recomputed = {"seconds": 1.0, "persistent_bytes": 90 * giga, "peak_bytes": 130 * giga,
+                  "largest_kernel_bytes": giga}
+
+    def seconds(host_gib):
+        machine = dataclasses.replace(gpus.MACHINES["h200"], host_gib=host_gib, ssds=1)
+        return others.streaming(recomputed, 30 * giga, 10, machine)[1]
+    least = 4 * 30 * giga / 55e9                       # weights thrice in, gradients out
+    each_way = giga / 13e9 + giga / 9e9                # of a GiB on the SSD
+    assert seconds(120) == pytest.approx(least)        # 60 of states beside 30 and 30
+    assert seconds(100) == pytest.approx(least + 20 * each_way - 1)
+    assert seconds(60) == seconds(1) == pytest.approx(least + 60 * each_way - 1)
+
+
 def test_budgets_and_columns_are_added_where_the_trace_is_the_same():
     import runs
     trace = {"kernels": 3, "seconds": 1.0, "peak_bytes": 9, "persistent_bytes": 1,

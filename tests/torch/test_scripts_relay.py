@@ -48,6 +48,20 @@ def test_adversarial(native, with_firn, spill_dir):
     assert run.device()["lost_blocks"] == 0
 
 
+@pytest.mark.parametrize("fraction, least, most", [
+    pytest.param(1.3, 6, 6, marks=pytest.mark.long), (0.9, 1, 5),
+    pytest.param(0.3, 0, 0, marks=pytest.mark.long)])
+def test_graphs_are_kept_where_they_fit(native, with_firn, spill_dir, fraction, least, most):
+    """keep="auto", from the third step on: the same bits, and parts of what the loop needs."""
+    loop = native(SCRIPT)
+    budget = loop.budget(fraction)
+    run = with_firn(SCRIPT, "--relay", "--keep", "auto", budget=budget, dirs=[spill_dir],
+                    host="64MiB")
+    check_same(run, loop)
+    check_budget(run, budget)
+    assert least <= int(run.values("kept")[0]) <= most, run.text
+
+
 def beside_the_stash(native, layers):
     """The most memory in a step beside parameters, states and the layers' kept inputs: 4 bytes of
     width 64 for each of 4 * 32 words, each layer."""

@@ -75,8 +75,9 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
     micro_batches: the most parts of a step.
     layers: modules, or their names, in the place of those that are found: modules of a ModuleList
         or Sequential that have one class and agree in their parameters' shapes.
-    keep: of so many last layers the graph is kept rather than computed again ("auto": of none).
-        They are stepped at the end.
+    keep: of so many last layers the graph is kept rather than computed again; they are stepped at
+        the end. "auto": in the loop form, where Firn is the allocator, as many as the first two
+        steps show to fit its budget; else of none. Bits are the same.
     clip: gradients are kept to the end of the step, and cut to this norm
         (torch.nn.utils.clip_grad_norm_ of the model's parameters). Loop form.
     scaler: a torch.amp.GradScaler, which the step uses as the plain loop does. Loop form.
@@ -106,7 +107,7 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
         raise ValueError("firn.relay: clip= and scaler= are the loop form's, and want all "
                          "gradients before the first update (eager=False); with split=True the "
                          "program clips and scales as always")
-    options: dict[str, Any] = {"layers": layers, "keep": 0 if keep == "auto" else keep}
+    options: dict[str, Any] = {"layers": layers, "keep": keep}
     if split:
         from firn.relay.split import SplitRelay
         return SplitRelay(model, optimizer, micro_batches, eager=eager is True, **options).model

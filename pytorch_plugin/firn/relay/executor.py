@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Literal, Sequence
 
 import torch
 from torch import nn
@@ -24,10 +24,12 @@ class Relay:
     """The part that both forms have (loop.py, split.py)."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int, *,
-                 layers: Sequence[nn.Module | str] | None, keep: int, eager: bool) -> None:
+                 layers: Sequence[nn.Module | str] | None, keep: int | Literal["auto"],
+                 eager: bool) -> None:
         check_optimizer(optimizer)
         found = layers_of.find(model, layers)
-        if not 0 <= keep <= len(found):
+        number = 0 if keep == "auto" else keep
+        if not 0 <= number <= len(found):
             raise ValueError(f"firn.relay: keep={keep}: the model has {len(found)} layers")
         for layer in found:
             if isinstance(layer.module.__dict__.get("forward"), Forward):
@@ -35,8 +37,7 @@ class Relay:
         watch.check_model(model, found)
         self.model, self.optimizer, self.micro_batches = model, optimizer, micro_batches
         self._layers = found
-        for layer in found[len(found) - keep:]:
-            layer.kept = True
+        self._keep(number)
         layers_of.share_out(model, found)
         self._here = threading.local()
         self._draws = Draws(self._say)
@@ -49,6 +50,11 @@ class Relay:
             layer.module.__dict__["forward"] = forward
             self._forwards.append(forward)
 
+    def _keep(self, number: int) -> None:
+        """The graphs of so many last layers are kept."""
+        for layer in self._layers:
+            layer.kept = layer.number >= len(self._layers) - number
+
     @property
     def layers(self) -> list[str]:
         """The names of the layers that were found."""
@@ -56,8 +62,11 @@ class Relay:
 
     def __repr__(self) -> str:
         when = "layer by layer" if self._update.wanted else "at the end"
+        kept = sum(each.kept for each in self._layers)
         return (f"firn.relay of {type(self.model).__name__}: {self.micro_batches} micro-batches, "
-                f"layers {', '.join(self.layers)}; {type(self.optimizer).__name__} {when}")
+                f"layers {', '.join(self.layers)}" +
+                (f", of which the last {kept} are kept" if kept else "") +
+                f"; {type(self.optimizer).__name__} {when}")
 
     def close(self) -> None:
         """The model and the optimizer are as before firn.relay()."""

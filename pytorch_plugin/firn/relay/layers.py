@@ -34,6 +34,7 @@ class Layer:
         self.forwards = self.backwards = 0   # in this step
         self.updated = False                 # in this step
         self.runs = 0            # that a second run follows, in all steps
+        self.look: Callable[[], None] | None = None  # called when its graph is there again
 
     def trainable(self) -> list[nn.Parameter]:
         return [each for each in self.module.parameters() if each.requires_grad]

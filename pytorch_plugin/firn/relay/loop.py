@@ -13,6 +13,7 @@ from firn.relay.attributes import Attributes
 from firn.relay.baton import Baton
 from firn.relay.draws import Draws, generators_of, kind_of
 from firn.relay.executor import Relay
+from firn.relay.keep import Keep
 from firn.relay.layers import Layer
 from firn.relay.node import Call
 from firn.relay.state import Randomness, ThreadState
@@ -32,9 +33,14 @@ class LoopRelay(Relay):
         self._learned = False
         self._places = Places()
         self._turns: list[Turn] = []
+        self._choice = Keep(self._layers) if options["keep"] == "auto" else None
+        for layer in self._layers:
+            layer.look = self._choice.look if self._choice is not None else None
+
+    def _keep(self, number: int) -> None:
+        super()._keep(number)
         # (Kept layers and what follows run in one go: one micro-batch's graph is alive.)
-        self._first_kept = min((each.number for each in self._layers if each.kept),
-                               default=len(self._layers))
+        self._first_kept = len(self._layers) - number
 
     def step(self, compute: Callable[[Any], torch.Tensor], parts: Sequence[Any]) -> torch.Tensor:
         """One step of the optimizer: compute(part) gives the loss of each of `parts`, whose
@@ -65,6 +71,8 @@ class LoopRelay(Relay):
             losses = self._threads(compute, parts) if self._learned \
                 else self._plainly(compute, parts)
             self._end_step()
+            if self._choice is not None:
+                self._keep(self._choice.end_step())
         except BaseException as error:
             for parameter in self.model.parameters():
                 if parameter not in had:
@@ -86,6 +94,8 @@ class LoopRelay(Relay):
         layers_of.share_out(self.model, self._layers)
         for layer in self._layers:
             layer.begin_step()
+        if self._choice is not None:
+            self._choice.begin_step()
 
     def _plainly(self, compute: Callable[[Any], torch.Tensor],
                  parts: Sequence[Any]) -> list[torch.Tensor]:
@@ -169,6 +179,8 @@ class LoopRelay(Relay):
         return loss
 
     def _backward(self, loss: torch.Tensor) -> None:
+        if self._choice is not None:
+            self._choice.look()
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         scaled.backward()
 

@@ -92,6 +92,8 @@ class Run:
             with torch.enable_grad():
                 trees.apart(self._call(inputs), result, f"layer {self._layer} returned")
             self._compare(result, which)
+            if self._layer.look is not None:
+                self._layer.look()
             given = [(result[at], gradient) for at, gradient in zip(which, gradients)
                      if gradient is not None and result[at].requires_grad]
         self._tensors = []

@@ -25,6 +25,7 @@ def main():
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--clip", type=float)
     parser.add_argument("--eager", choices=["auto", "no"], default="auto")
+    parser.add_argument("--keep", default="0", help="layers, or auto")
     parser.add_argument("--fused", action="store_true", help="the fused AdamW")
     args = parser.parse_args()
 
@@ -35,6 +36,7 @@ def main():
     if args.relay:
         warnings.simplefilter("error")
         relay = firn.relay(model, optimizer, micro_batches=args.micro_batches, clip=args.clip,
+                           keep="auto" if args.keep == "auto" else int(args.keep),
                            eager="auto" if args.eager == "auto" else False)
 
     def compute(part):
@@ -62,6 +64,8 @@ def main():
             optimizer.step()
             optimizer.zero_grad()
         report.loss(step, total)
+    if args.relay:
+        print(f"kept {sum(each.kept for each in relay._layers)}")
     if args.steps > 3:
         print(f"beside {torch.cuda.max_memory_allocated() - kept}")
     print(f"offset {torch.cuda.default_generators[0].get_offset()}")

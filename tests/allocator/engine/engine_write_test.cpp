@@ -63,6 +63,25 @@ TEST(EngineWrite, a_store_that_does_not_answer_for_long_is_told_of) {
   }
 }
 
+/// Values that are freed before the disk has come to them are never written.
+TEST(EngineWrite, one_that_has_not_begun_is_withdrawn_when_its_block_is_freed) {
+  constexpr uint64_t piece_bytes = 2u << 20;
+  SimulationOptions options = with_host_memory(64u << 20);
+  options.store.write_bytes_s = piece_bytes;  // one a second
+  StoreJob job(options);
+  for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(job.make(100 + i));
+  Engine& engine = job.sim.engine(0);
+  engine.spill_all();
+  const uint64_t before = written(job);
+  ASSERT_GE(engine.stats().in_flight_bytes, 4 * piece_bytes);
+  for (void* block : job.blocks) ASSERT_TRUE(engine.free(block));
+  job.sim.synchronize();
+  job.settle();
+  EXPECT_LE(written(job), before + piece_bytes) << "the one that had begun";
+  EXPECT_EQ(job.sim.store()->stats().slots_in_use, 0u);
+  EXPECT_EQ(engine.stats().host_used_bytes, 0u);
+}
+
 /// A file that grows has room soon: nothing is said of it, and nothing waits for a pause.
 TEST(EngineWrite, a_slot_that_is_not_to_be_had_at_once_is_asked_for_again) {
   RefusingStore* store = nullptr;

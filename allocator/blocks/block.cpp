@@ -35,6 +35,17 @@ bool clean(std::span<const Piece> pieces) {
                      [](const Piece& piece) { return piece.elsewhere(); });
 }
 
+SpanRange spans_in(const Block& block, uint64_t begin, uint64_t end) {
+  const uint64_t first = block.address, last = first + block.mapped_bytes();
+  begin = std::max(begin, first);
+  end = std::min(end, last);
+  if (begin >= end || block.spans.empty()) return {0, 0};
+  if (block.spans.size() == 1) return {0, 1};
+  const uint64_t each = block.spans.front().pages * page_bytes;  // all but the last are alike
+  return {static_cast<uint32_t>((begin - first) / each),
+          static_cast<uint32_t>((end - first + each - 1) / each)};
+}
+
 std::span<Piece> pieces_of(Block& block, const Span& span) {
   // All pieces but the last are alike; a piece that is alone lies in the first span.
   const size_t each = block.pieces.size() > 1 ? block.pieces[1].offset

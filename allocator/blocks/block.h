@@ -39,6 +39,12 @@ struct Span {
   bool mapped() const { return !frames.empty(); }
 };
 
+/// Some of a block's spans, side by side, by their numbers: [begin, end).
+struct SpanRange {
+  uint32_t begin = 0, end = UINT32_MAX;
+  bool has(size_t span) const { return begin <= span && span < end; }
+};
+
 /// A part of a large block within one span, the unit of copying and writing.
 struct Piece {
   uint64_t offset = 0;
@@ -140,6 +146,8 @@ static_assert(offsetof(Block, asked) == alignof(Block));
 /// Divides a large block into spans of so many granules, the last one shorter; none is mapped. A
 /// block that shares frames has one span.
 void make_spans(Block& block, uint32_t span_granules) FIRN_HELD;
+/// The spans that have a byte of the addresses [begin, end). Empty: none has.
+SpanRange spans_in(const Block& block, uint64_t begin, uint64_t end) FIRN_HELD;
 /// The pieces that lie in the span; none if the block has none.
 std::span<Piece> pieces_of(Block& block, const Span& span) FIRN_HELD;
 /// Are all of them valid elsewhere too, so that they leave without being copied?

@@ -132,6 +132,9 @@ class Streams {
   /// May the engine give it work now: is it of the engine's own context, with a handle that is
   /// known to live, and not being captured?
   bool takes_work(unsigned index) const FIRN_HELD;
+  /// Is it being captured into a graph, or does the driver refuse to say? The handle has to live,
+  /// and its context to be current. `answer`: the driver's.
+  bool captured(CUstream stream, CUresult* answer = nullptr) const FIRN_HELD;
   /// Is a stream that was seen being captured into a graph?
   bool any_captured() const FIRN_HELD;
 
@@ -169,8 +172,6 @@ class Streams {
     uint64_t recorded FIRN_GUARDED = 0;  // the last epoch with an event behind it
     std::deque<Closed> closed FIRN_GUARDED;
   };
-  /// Is it being captured into a graph, or does the driver refuse to say?
-  bool captured(CUstream stream, CUresult* answer = nullptr) const FIRN_HELD;
   bool ask_for_device_wait(Tracked& tracked) FIRN_HELD;
   bool close_ended(Tracked& tracked) FIRN_HELD;
   int reuse_ended() FIRN_HELD;

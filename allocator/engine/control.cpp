@@ -131,6 +131,8 @@ void EngineImpl::spill_away() {
     Lock lock(mutex_);
     learn(lock);
     if (learner_) asleep_at_ = learner_->history().now();  // nothing is fetched meanwhile
+    hints_.clear();
+    prefetches_.clear();
     if (!watching_.load(std::memory_order_relaxed)) watch_due_ = true;
   }
   spill_all();

@@ -195,6 +195,7 @@ bool EngineImpl::pump() {
   changed |= movement_.carry_out_sums(lock);
   changed |= carry_out_device_wait(lock);
   changed |= carry_out_unmappings(lock);
+  changed |= take_hints();
   changed |= run_prefetches();
   learn(lock);
   const bool asleep = learner_ && learner_->history().now() == asleep_at_;
@@ -230,7 +231,7 @@ bool EngineImpl::pump_locked() {
   host_due_.store(host_.ahead_due(), std::memory_order_release);
   busy_.store(movement_.busy() || transfers_.requesting() || transfers_.copying() ||
                   !draining_.empty() || !deferred_.empty() || !unkept_.empty() ||
-                  !prefetches_.empty() ||
+                  !prefetches_.empty() || !hints_.empty() ||
                   mapper_.mappings_due() > 0 || mapper_.unmappings_due() > 0 || waiting_ > 0 ||
                   streams_.device_wait_due() || !aside_.empty() ||
                   (learner_ && learner_->clock().pending()),

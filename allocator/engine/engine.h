@@ -276,10 +276,10 @@ class Engine {
 
   /// Is `pointer` inside this device's arena? Lock-free.
   virtual bool contains(const void* pointer) const = 0;
-  /// The arena's addresses.
   struct Addresses {
     uint64_t base = 0, bytes = 0;
   };
+  /// The arena's.
   virtual Addresses addresses() const = 0;
   /// The live block around `pointer`.
   virtual std::optional<BlockInfo> find(const void* pointer) const = 0;
@@ -352,9 +352,34 @@ class Engine {
   /// Kernels of `device` may use this device's memory directly: all that is mapped, now and later,
   /// is open to it.
   virtual Result<void> allow_peer(int device) = 0;
-  /// Brings back ahead of need what has a copy; what is to be made again is made at its use.
-  virtual Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) = 0;
-  virtual Result<void> cold(const void* pointer, size_t bytes) = 0;
+  /// The live blocks in these addresses are used soon, by work that will be queued on `stream`. It
+  /// acts at its place in the stream: once what was queued there before is over, the blocks are
+  /// brought back, room is made for them, and they count as used then. Where there is room for a
+  /// block already, so that nothing has to leave, it begins to come at the call. Of a large block
+  /// the spans (EngineOptions::span_bytes) that the addresses touch come. Hints of one stream act
+  /// in their order; the first that lacks room holds up those that are due after it.
+  /// Void for blocks that are freed before its place, and ignored, without an error, while `stream`
+  /// is captured, where the driver refuses an event, and while HintQueue::most others wait. What
+  /// is to be made again (give_recipe()) is made at its use. On a stream that may_end() it acts at
+  /// the call, as it does where nothing is queued. Waits for nothing; takes the lock.
+  /// Addresses in the ranges that are not the engine's, or free, are skipped. Errors:
+  /// invalid_argument, for a range without a live block, which it names: the others are hinted.
+  virtual Result<void> prefetch(std::span<const Addresses> ranges, CUstream stream) = 0;
+  /// The live blocks in these addresses are not used again for long: they leave, whole, behind
+  /// their uses so far. With a stream, at its place there, as prefetch() acts; a use of the block
+  /// after the call makes the hint void, and so does a later prefetch() of it on that stream. A
+  /// prefetch() of the block that still lacks room ends with it. Errors as prefetch()'s.
+  virtual Result<void> cold(std::span<const Addresses> ranges,
+                            std::optional<CUstream> stream = {}) = 0;
+  /// Both of one range.
+  Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) {
+    const Addresses range{reinterpret_cast<uint64_t>(pointer), bytes};
+    return prefetch({&range, 1}, stream);
+  }
+  Result<void> cold(const void* pointer, size_t bytes, std::optional<CUstream> stream = {}) {
+    const Addresses range{reinterpret_cast<uint64_t>(pointer), bytes};
+    return cold({&range, 1}, stream);
+  }
 
   /// Makes blocks again from here on; it outlives the engine. Null: nobody does, and no recipe may
   /// stand.

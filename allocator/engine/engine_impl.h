@@ -117,8 +117,9 @@ class EngineImpl final : public Engine,
                                                               const char* reason) override
       FIRN_NOT_HELD;
   Result<void> allow_peer(int device) override FIRN_NOT_HELD;
-  Result<void> prefetch(const void* pointer, size_t bytes, CUstream stream) override FIRN_NOT_HELD;
-  Result<void> cold(const void* pointer, size_t bytes) override FIRN_NOT_HELD;
+  Result<void> prefetch(std::span<const Addresses> ranges, CUstream stream) override FIRN_NOT_HELD;
+  Result<void> cold(std::span<const Addresses> ranges, std::optional<CUstream> stream) override
+      FIRN_NOT_HELD;
   void remake_with(Remaker* remaker) override;
   Result<void> give_recipe(const void* pointer, const RecipeOf& recipe) override FIRN_NOT_HELD;
   bool choose_remake(const void* pointer, bool chosen) override FIRN_NOT_HELD;
@@ -283,7 +284,7 @@ class EngineImpl final : public Engine,
   void tell(const MemoryEvent& event) FIRN_HELD;
 
   // map.cpp: what the engine has to do around Mapper, which maps
-  bool claim_ahead(Block& block, uint64_t pages) FIRN_HELD;
+  bool claim_ahead(Block& block, uint64_t pages, uint32_t first = 0) FIRN_HELD;
   Result<void> carry_out(Lock& lock, Mapping& mapping) FIRN_HELD;
   bool carry_out_mappings(Lock& lock) FIRN_HELD;
   void drop_births() FIRN_HELD;
@@ -325,8 +326,17 @@ class EngineImpl final : public Engine,
   static int& shared_cell_holds(int device);
 
   // hints.cpp
+  Result<void> hint(Hint::Kind kind, std::span<const Addresses> ranges,
+                    std::optional<CUstream> stream) FIRN_NOT_HELD;
+  std::optional<Use> place_in(CUstream stream) FIRN_HELD;
+  uint64_t next_block(uint64_t address) const FIRN_HELD;
   template <class Act>
-  std::optional<uint64_t> each_in(const void* pointer, size_t bytes, Act&& act) FIRN_HELD;
+  bool each_in(const Addresses& range, Act&& act) FIRN_HELD;
+  void begin_early(const Hint& hint) FIRN_HELD;
+  void take_hint(const Hint& hint) FIRN_HELD;
+  bool take_hints() FIRN_HELD;
+  uint64_t pages_to_fetch(const Hint& hint) const FIRN_HELD;
+  bool run_prefetches() FIRN_HELD;
 
   // control.cpp
   void shrink_to_budget(Lock& lock, uint64_t until_ns) FIRN_HELD;
@@ -436,10 +446,10 @@ class EngineImpl final : public Engine,
 
   // fault.cpp
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway) FIRN_HELD;
-  uint64_t prefetchable_pages(const Block& block, uint64_t most = UINT64_MAX) const FIRN_HELD;
+  uint64_t prefetchable_pages(const Block& block, uint64_t most = UINT64_MAX,
+                              SpanRange spans = {}) const FIRN_HELD;
   bool may_arrive(const Block& block) const FIRN_HELD;
   bool prefetch_span(Block& block) FIRN_HELD;
-  bool run_prefetches() FIRN_HELD;
   void finish_drain(Block& block) FIRN_HELD;
   uint64_t granules_for(const Block& block, uint64_t pages) const FIRN_HELD;
   Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room) FIRN_HELD;

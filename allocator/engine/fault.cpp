@@ -307,11 +307,14 @@ void EngineImpl::finish_drain(Block& block) {
   drop_descriptor(block);
 }
 
-/// Pages of the unmapped spans, from the head on, that fit what is available now and `most`.
-uint64_t EngineImpl::prefetchable_pages(const Block& block, uint64_t most) const {
+/// Pages of the unmapped spans among these, from the first on, that fit what is available now and
+/// `most`.
+uint64_t EngineImpl::prefetchable_pages(const Block& block, uint64_t most,
+                                        SpanRange spans) const {
   uint64_t pages = 0;
   const uint64_t available = frames_.available();
-  for (const Span& span : block.spans) {
+  for (size_t i = spans.begin; i < std::min<size_t>(spans.end, block.spans.size()); ++i) {
+    const Span& span = block.spans[i];
     if (span.mapped() || span.coming || span.going) continue;
     const uint64_t with = pages + span.pages;
     if (with > most || granules_for(block, with) > available) break;
@@ -332,40 +335,6 @@ bool EngineImpl::may_arrive(const Block& block) const {
 bool EngineImpl::prefetch_span(Block& block) {
   const uint64_t pages = prefetchable_pages(block, span_granules_ * granule_pages);
   return pages != 0 && claim_ahead(block, pages);
-}
-
-/// Starts hinted prefetches as far as there is room without waiting for it.
-bool EngineImpl::run_prefetches() {
-  bool any = false;
-  while (!prefetches_.empty()) {
-    PieceRef ref = prefetches_.front().first;
-    Block& block = *ref.block;
-    State state = block.state();
-    if (block.generation != ref.generation ||
-        (state != State::hosted && state != State::spilled && state != State::faulting) ||
-        block.mapped + block.coming == block.pages) {
-      prefetches_.pop_front();
-      continue;
-    }
-    if (block.going > 0) break;  // a later pump goes on
-    // As many spans as there is room for, from the head on.
-    const uint64_t wanted = block.pages - block.mapped - block.coming;
-    uint64_t pages = prefetchable_pages(block);
-    if (pages == 0) {
-      park_ready(false);
-      reclaim_parked(granules_for(block, wanted));
-      pages = prefetchable_pages(block);
-    }
-    if (pages == 0) {
-      const uint64_t soon = pages_soon();
-      if (soon < wanted) evict(wanted - soon, &block);
-      break;  // a later pump goes on
-    }
-    if (pages == wanted) prefetches_.pop_front();
-    if (!claim_ahead(block, pages)) break;
-    any = true;
-  }
-  return any;
 }
 
 }  // namespace firn

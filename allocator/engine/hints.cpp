@@ -1,4 +1,4 @@
-// Hints: what the program says it uses soon, or not for long.
+// Hints: what the program says it uses soon, or not for long; and what is fetched because of it.
 #include <algorithm>
 #include <optional>
 
@@ -8,62 +8,177 @@
 
 namespace firn {
 
-/// Calls `act` for the block that moves with each live one of the range, in order of addresses, as
-/// far as they go. The address where there is none; nothing: there are blocks to the end.
-template <class Act>
-std::optional<uint64_t> EngineImpl::each_in(const void* pointer, size_t bytes, Act&& act) {
-  const auto begin = reinterpret_cast<uint64_t>(pointer);
-  for (uint64_t at = begin; at < begin + std::max<size_t>(bytes, 1);) {
-    Block* block = live_at(reinterpret_cast<void*>(at), false);
-    if (!block) return at;
-    block = moved_with(block);
-    act(*block);
-    at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
+/// The next address behind `address`, where no live block is, at which one may be.
+uint64_t EngineImpl::next_block(uint64_t address) const {
+  const uint64_t granule_end = (address / granule_bytes + 1) * granule_bytes;
+  const uint32_t number = arena_->at(address);
+  if (number == 0) return granule_end;
+  if (number & SmallBlocks::segment_mark) {
+    const uint64_t unit = size_class::small_bytes(0);
+    return (address / unit + 1) * unit;
   }
-  return {};
+  if (number & region_mark) {
+    const Region& region = *placed_.region(number & ~region_mark);
+    const auto next = region.used().upper_bound(address);
+    return next != region.used().end() ? next->first : region.base() + region.bytes();
+  }
+  const uint64_t begin = table_[number - 1].address;
+  return begin > address ? begin : granule_end;
 }
 
-Result<void> EngineImpl::prefetch(const void* pointer, size_t bytes, CUstream stream) {
+/// Calls `act` for the block that moves with each live one in the range, in order of addresses.
+/// False: there is none.
+template <class Act>
+bool EngineImpl::each_in(const Addresses& range, Act&& act) {
+  const uint64_t arena_end = arena_->base() + arena_->bytes();
+  const uint64_t bytes = std::min(std::max<uint64_t>(range.bytes, 1), UINT64_MAX - range.base);
+  const uint64_t end = std::min(range.base + bytes, arena_end);
+  bool any = false;
+  for (uint64_t at = std::max(range.base, arena_->base()); at < end;) {
+    Block* block = live_at(reinterpret_cast<void*>(at), false);
+    if (!block) {
+      at = next_block(at);
+      continue;
+    }
+    any = true;
+    block = moved_with(block);
+    act(*block, end);
+    at = block->address + std::max<uint64_t>(block->mapped_bytes(), block->bytes);
+  }
+  return any;
+}
+
+/// The use behind which a hint is due that is given now; one that is over: at once. None: the
+/// stream has no place for it, since it is captured, or the driver refuses an event.
+std::optional<Use> EngineImpl::place_in(CUstream stream) {
+  const int seen = see_stream(stream);
+  if (seen < 0) return Use{};
+  const auto index = static_cast<unsigned>(seen);
+  streams_.used(index);
+  if (streams_.may_end_known(index)) {
+    // (An event that stood for all of such a stream's work would be a wait for the device.)
+    if (streams_.captured(streams_.handle(index))) return std::nullopt;
+    return Use{};
+  }
+  const Use now = streams_.now(index);
+  if (streams_.ask(now) || streams_.close(now)) return now;
+  return std::nullopt;
+}
+
+/// Pages of the spans that are wanted, and not there or on their way.
+uint64_t EngineImpl::pages_to_fetch(const Hint& hint) const {
+  uint64_t pages = 0;
+  const auto& spans = hint.block->spans;
+  for (size_t i = hint.spans.begin; i < std::min<size_t>(hint.spans.end, spans.size()); ++i)
+    if (!spans[i].mapped() && !spans[i].coming) pages += spans[i].pages;
+  return pages;
+}
+
+/// Nothing has to leave for the block, and nobody else waits for that room: it begins to come
+/// before its place.
+void EngineImpl::begin_early(const Hint& hint) {
+  Block& block = *hint.block;
+  const State state = block.state();
+  if (state != State::hosted && state != State::spilled && state != State::faulting) return;
+  if (waiting_ > 0 || !prefetches_.empty() || block.going > 0) return;
+  const uint64_t wanted = pages_to_fetch(hint);
+  if (wanted != 0 && prefetchable_pages(block, UINT64_MAX, hint.spans) == wanted)
+    (void)claim_ahead(block, wanted, hint.spans.begin);
+}
+
+/// A hint is due.
+void EngineImpl::take_hint(const Hint& hint) {
+  Block& block = *hint.block;
+  if (block.generation != hint.generation) return;
+  if (hint.kind == Hint::Kind::cold) {
+    std::erase_if(prefetches_, [&](const Hint& other) { return other.block == &block; });
+    if (block.use.load(std::memory_order_acquire) != hint.last_use) return;
+    block.age.store(0, std::memory_order_relaxed);
+    movement_.start_spill(block, true);
+    return;
+  }
+  if (block.state() == State::spilling) movement_.keep(block);
+  block.age.store(next_tick(), std::memory_order_relaxed);
+  if (pages_to_fetch(hint) > 0) prefetches_.push_back(hint);
+}
+
+bool EngineImpl::take_hints() {
+  return hints_.take_due([this](Use place) FIRN_HELD { return streams_.over(place); },
+                         [this](const Hint& hint) FIRN_HELD { take_hint(hint); });
+}
+
+/// Fetches what prefetches that are due want, as far as there is room without waiting for it.
+bool EngineImpl::run_prefetches() {
+  bool any = false;
+  while (!prefetches_.empty()) {
+    const Hint hint = prefetches_.front();
+    Block& block = *hint.block;
+    const State state = block.state();
+    const uint64_t wanted = block.generation == hint.generation ? pages_to_fetch(hint) : 0;
+    if (wanted == 0 ||
+        (state != State::hosted && state != State::spilled && state != State::faulting)) {
+      prefetches_.pop_front();
+      continue;
+    }
+    if (block.going > 0) break;  // a later pump goes on
+    // As many spans as there is room for, from the first on.
+    uint64_t pages = prefetchable_pages(block, UINT64_MAX, hint.spans);
+    if (pages == 0) {
+      park_ready(false);
+      reclaim_parked(granules_for(block, wanted));
+      pages = prefetchable_pages(block, UINT64_MAX, hint.spans);
+    }
+    if (pages == 0) {
+      const uint64_t soon = pages_soon();
+      if (soon < wanted) evict(wanted - soon, &block);
+      break;  // a later pump goes on
+    }
+    if (pages == wanted) prefetches_.pop_front();
+    if (!claim_ahead(block, pages, hint.spans.begin)) break;
+    any = true;
+  }
+  return any;
+}
+
+Result<void> EngineImpl::hint(Hint::Kind kind, std::span<const Addresses> ranges,
+                              std::optional<CUstream> stream) {
   Entered context(*this);
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
-  const std::optional<uint64_t> outside = each_in(pointer, bytes, [&](Block& block) FIRN_HELD {
-    if (block.state() == State::spilling) movement_.keep(block);
-    const State state = block.state();
-    if (state == State::hosted || state == State::spilled)
-      prefetches_.emplace_back(piece_ref(block, 0),
-                               static_cast<unsigned>(std::max(see_stream(stream), 0)));
-    if (state == State::resident) block.age.store(next_tick(), std::memory_order_relaxed);
-  });
-  if (outside)
-    return make_error(Code::invalid_argument, 0,
-                      fmt::format("cannot prefetch {:#x}: it is outside Firn's live blocks",
-                                  *outside));
-  run_prefetches();
+  const std::optional<Use> place = stream ? place_in(*stream) : Use{};
+  const Addresses* outside = nullptr;
+  for (const Addresses& range : ranges) {
+    const bool any = each_in(range, [&](Block& block, uint64_t end) FIRN_HELD {
+      if (!place || block.pages == 0) return;
+      const Hint hint{kind, &block, block.generation, spans_in(block, range.base, end),
+                      block.use.load(std::memory_order_acquire)};
+      if (streams_.over(*place)) return take_hint(hint);
+      if (hints_.add(*place, hint) && kind == Hint::Kind::prefetch) begin_early(hint);
+    });
+    if (!any && !outside) outside = &range;
+  }
+  if (kind == Hint::Kind::prefetch) {
+    run_prefetches();
+  } else {
+    pump_locked();
+    (void)carry_out_unmappings(lock);
+  }
   busy_.store(true, std::memory_order_relaxed);
   lock.unlock();
   clock_.notify();
-  return {};
+  if (!outside) return {};
+  return make_error(Code::invalid_argument, 0,
+                    fmt::format("cannot {} {:#x}: its {} bytes are outside Firn's live blocks",
+                                kind == Hint::Kind::cold ? "mark as cold" : "prefetch",
+                                outside->base, outside->bytes));
 }
 
-Result<void> EngineImpl::cold(const void* pointer, size_t bytes) {
-  Entered context(*this);
-  if (Result<void> usable = can_use(context); !usable) return usable;
-  Lock lock(mutex_);
-  const std::optional<uint64_t> outside = each_in(pointer, bytes, [&](Block& block) FIRN_HELD {
-    if (block.pages == 0) return;
-    block.age.store(0, std::memory_order_relaxed);
-    movement_.start_spill(block, true);
-  });
-  if (outside)
-    return make_error(Code::invalid_argument, 0,
-                      fmt::format("cannot mark {:#x} as cold: it is outside Firn's live blocks",
-                                  *outside));
-  pump_locked();
-  (void)carry_out_unmappings(lock);
-  lock.unlock();
-  clock_.notify();
-  return {};
+Result<void> EngineImpl::prefetch(std::span<const Addresses> ranges, CUstream stream) {
+  return hint(Hint::Kind::prefetch, ranges, stream);
+}
+
+Result<void> EngineImpl::cold(std::span<const Addresses> ranges, std::optional<CUstream> stream) {
+  return hint(Hint::Kind::cold, ranges, stream);
 }
 
 }  // namespace firn

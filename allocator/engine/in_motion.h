@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "allocator/blocks/block.h"
-#include "allocator/blocks/piece_ref.h"
+#include "allocator/engine/hint_queue.h"
 #include "allocator/lifetimes/events.h"
 #include "firn/store.h"
 #include "firn/thread_safety.h"
@@ -51,7 +51,8 @@ struct InMotion {
   std::vector<Block*> unkept_ FIRN_GUARDED;    // freed, and maybe not needed for a recipe any more
   // Segments to be taken back, and their lives.
   std::vector<std::pair<Block*, uint32_t>> aside_ FIRN_GUARDED;
-  std::deque<std::pair<PieceRef, unsigned>> prefetches_ FIRN_GUARDED;  // (block, stream)
+  HintQueue hints_ FIRN_GUARDED;          // not due yet
+  std::deque<Hint> prefetches_ FIRN_GUARDED;  // due, as far as they lacked room: the first goes on
   // Pages of blocks being mapped ahead of their allocation.
   uint64_t births_apart_ FIRN_GUARDED = 0;
 

@@ -93,20 +93,20 @@ Result<void> Mapper::set_access(const Block& block, const Span& span, CUmemAcces
   return at_.driver.error("cuMemSetAccess", result);
 }
 
-Result<Mapping> Mapper::claim(Block& block, uint64_t pages, Reservation room) {
+Result<Mapping> Mapper::claim(Block& block, uint64_t pages, Reservation room, uint32_t first) {
   const Shape part{0, static_cast<uint32_t>(pages / granule_pages), 0};
   Result<std::vector<Frame>> frames = at_.frames.take(
       std::move(room), block.shape.shared() ? block.shape : part, at_.span_granules);
   if (!frames) return frames.error();
-  return claim(block, std::move(*frames), pages);
+  return claim(block, std::move(*frames), pages, first);
 }
 
-Mapping Mapper::claim(Block& block, std::vector<Frame> frames, uint64_t pages) {
+Mapping Mapper::claim(Block& block, std::vector<Frame> frames, uint64_t pages, uint32_t first) {
   Mapping mapping;
   mapping.block = &block;
   mapping.generation = block.generation;
   auto next = frames.begin();
-  for (uint32_t i = 0; i < block.spans.size() && pages > 0; ++i) {
+  for (uint32_t i = first; i < block.spans.size() && pages > 0; ++i) {
     Span& span = block.spans[i];
     if (span.mapped() || span.coming || span.going) continue;
     FIRN_CHECK(span.pages <= pages, "%u pages wanted, %llu left", span.pages,

@@ -110,12 +110,14 @@ class Mapper {
   /// Makes the frames for a shape that `room` is reserved for, without the lock. Does nothing if
   /// the shape needs more by now: the caller checks again. Errors: the driver's.
   Result<void> provide(Lock& lock, const Shape& shape, const Reservation& room) FIRN_HELD;
-  /// Takes frames for unmapped spans of so many pages, from the head on, for which the room is
+  /// Takes frames for unmapped spans of so many pages, from span `first` on, for which the room is
   /// enough, and claims them. On failure nothing has changed.
-  Result<Mapping> claim(Block& block, uint64_t pages, Reservation room) FIRN_HELD;
+  Result<Mapping> claim(Block& block, uint64_t pages, Reservation room, uint32_t first = 0)
+      FIRN_HELD;
   /// The same with these frames: as many as the spans need, the largest first and as long as a
   /// span; only the last span is shorter.
-  static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t pages) FIRN_HELD;
+  static Mapping claim(Block& block, std::vector<Frame> frames, uint64_t pages,
+                       uint32_t first = 0) FIRN_HELD;
   /// Maps what was claimed, without the lock. The spans are marked no more, and the block is
   /// otherwise unchanged; after an error, which is the driver's, the frames have gone back.
   Result<void> map_apart(Lock& lock, Mapping& mapping) FIRN_HELD;

@@ -91,6 +91,8 @@ FILES = {  # and the tests of each
     "allocator/policy/spare_choice.cpp": ["spare_choice_test", "engine_lifetimes_test"],
     "allocator/engine/thrash_notices.cpp": ["thrash_notices_test", "engine_notices_test"],
     "allocator/engine/tiers.cpp": ["engine_lifetimes_test", "engine_test"],
+    "allocator/engine/hints.cpp": ["engine_hints_test", "engine_fault_test", "engine_map_test",
+                                   "engine_test"],
     "allocator/engine/fault.cpp": ["engine_fault_test", "engine_read_test", "engine_test",
                                    "engine_parts_test", "engine_stop_test", "engine_trace_test",
                                    "engine_refused_copies_test", "engine_remake_test",

@@ -1,0 +1,77 @@
+// Hints that wait for their places in streams. A hint is due once the work that was queued on its
+// stream before it is over; until then it costs one comparison per stream and look. Hints of one
+// stream become due in the order in which they were given; between streams there is none.
+//
+// Owns: the hints; the blocks are the engine's, and so is its lock, around every call. Nothing here
+// calls the driver: who adds a hint sees to an event behind its place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <iterator>
+#include <map>
+
+#include "allocator/blocks/block.h"
+#include "allocator/blocks/streams.h"
+#include "firn/thread_safety.h"
+
+namespace firn {
+
+/// What the program said of one block. It is void once the block was freed (its generation).
+struct Hint {
+  enum class Kind : uint8_t { prefetch, cold };
+  Kind kind;
+  Block* block;
+  uint32_t generation;  // the block's, when it was given
+  SpanRange spans;      // prefetch: those that are wanted
+  uint64_t last_use;    // cold: the block's, when it was given; one behind the hint makes it void
+};
+
+class HintQueue {
+ public:
+  /// So many wait at most: a program that queues work for long, and hints all the while, is not to
+  /// fill the host's memory.
+  static constexpr size_t most = 1u << 16;
+
+  /// False: too many wait, and this one is not kept.
+  bool add(Use place, const Hint& hint) FIRN_HELD {
+    if (size_ == most) return false;
+    waiting_[place.stream()].push_back({place, hint});  // (may throw: then nothing has changed)
+    ++size_;
+    return true;
+  }
+  /// Takes every hint whose place is over, and gives it to `act`. True: there were some.
+  /// `over(use)`: is it?
+  template <class Over, class Act>
+  bool take_due(Over&& over, Act&& act) FIRN_HELD {
+    const size_t before = size_;
+    for (auto of_stream = waiting_.begin(); of_stream != waiting_.end();) {
+      std::deque<Placed>& hints = of_stream->second;
+      while (!hints.empty() && over(hints.front().place)) {
+        const Hint hint = hints.front().hint;
+        hints.pop_front();
+        --size_;
+        act(hint);
+      }
+      of_stream = hints.empty() ? waiting_.erase(of_stream) : std::next(of_stream);
+    }
+    return size_ != before;
+  }
+  void clear() FIRN_HELD {
+    waiting_.clear();
+    size_ = 0;
+  }
+  bool empty() const FIRN_HELD { return size_ == 0; }
+  size_t size() const FIRN_HELD { return size_; }
+
+ private:
+  struct Placed {
+    Use place;
+    Hint hint;
+  };
+  std::map<unsigned, std::deque<Placed>> waiting_ FIRN_GUARDED;  // by Use::stream()
+  size_t size_ FIRN_GUARDED = 0;
+};
+
+}  // namespace firn

@@ -3,7 +3,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "allocator/runtime/runtime.h"
 #include "firn/said.h"
@@ -14,6 +16,7 @@
 #include "pytorch_plugin/recipes/make_again.h"
 #include "pytorch_plugin/stalls.h"
 #include "pytorch_plugin/torch_settings.h"
+#include "pytorch_plugin/torch_stream.h"
 
 #define FIRN_TORCH_API extern "C" __attribute__((visibility("default")))
 
@@ -83,6 +86,29 @@ void door(Body&& body) noexcept {
     body();
     return 0;
   });
+}
+
+using Ranges = std::span<const Engine::Addresses>;
+
+/// Calls `act` once for each device, with the ranges on it and the current stream.
+template <class Act>
+int hint(const uint64_t (*ranges)[2], size_t count, char* error, size_t size, Act&& act) {
+  return door(1, [&]() -> int {
+    Runtime* runtime = Runtime::get();
+    int failed = 0;
+    for (int device = 0; runtime && device < runtime->device_count(); ++device) {
+      Engine* engine = runtime->opened(device);
+      std::vector<Engine::Addresses> of_it;
+      for (size_t i = 0; engine && i < count; ++i)
+        if (engine->contains(reinterpret_cast<const void*>(ranges[i][0])))
+          of_it.push_back({ranges[i][0], ranges[i][1]});
+      if (of_it.empty()) continue;
+      const auto current = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+      failed |= answer(act(*engine, of_it, pytorch::tell_stream(*engine, current)), error, size);
+    }
+    return failed;
+  },
+      [&](const char* words) { give_text(words, error, size); });
 }
 
 }  // namespace
@@ -184,22 +210,20 @@ FIRN_TORCH_API int firn_torch_unpin(void* pointer, void* stream, char* error, si
   },
       [&](const char* words) { give_text(words, error, size); });
 }
-FIRN_TORCH_API int firn_torch_prefetch(void* pointer, size_t bytes, void* stream, char* error,
+/// Hints at `count` ranges of addresses, each as (address, bytes), at their place in the calling
+/// thread's current stream of their device: Engine::prefetch(), Engine::cold(). Ranges of others
+/// are left out. 0, or 1 with the words in `error`: the other ranges are hinted.
+FIRN_TORCH_API int firn_torch_prefetch(const uint64_t (*ranges)[2], size_t count, char* error,
                                        size_t size) noexcept {
-  return door(1, [&]() -> int {
-    Engine* engine = engine_of(pointer);
-    if (!engine) return 0;
-    return answer(engine->prefetch(pointer, bytes, static_cast<CUstream>(stream)), error, size);
-  },
-      [&](const char* words) { give_text(words, error, size); });
+  return hint(ranges, count, error, size, [](Engine& engine, Ranges of_it, CUstream stream) {
+    return engine.prefetch(of_it, stream);
+  });
 }
-FIRN_TORCH_API int firn_torch_cold(void* pointer, size_t bytes, char* error, size_t size) noexcept {
-  return door(1, [&]() -> int {
-    Engine* engine = engine_of(pointer);
-    if (!engine) return 0;
-    return answer(engine->cold(pointer, bytes), error, size);
-  },
-      [&](const char* words) { give_text(words, error, size); });
+FIRN_TORCH_API int firn_torch_cold(const uint64_t (*ranges)[2], size_t count, char* error,
+                                   size_t size) noexcept {
+  return hint(ranges, count, error, size, [](Engine& engine, Ranges of_it, CUstream stream) {
+    return engine.cold(of_it, stream);
+  });
 }
 /// The bare address of a tensor's memory is about to leave PyTorch: `how` names the way (below).
 /// 0: done, or not Firn's; else as firn::Code, with the words for firn_torch_address_error().

@@ -8,16 +8,24 @@ it. Where Firn is not the allocator, everything here works and has no effect.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Mapping
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
     import os
+    from collections.abc import Iterator
     from types import TracebackType
-    from typing import Any, Iterator
+    from typing import Any, Optional, Union
 
     import torch
 
     from firn.relay import relay as relay
+
+    # What prefetch() and cold() take.
+    Hinted = Optional[Union[torch.Tensor, torch.nn.Module, Mapping[Any, "Hinted"],
+                            Iterable["Hinted"]]]
 
 __all__ = ["call_sites", "cold", "enabled", "memory_summary", "no_spill", "pin", "prefetch",
            "relay", "report", "stats", "unpin"]
@@ -100,7 +108,7 @@ def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
         yield part.untyped_storage()
 
 
-def _hint(name: str, tensor: torch.Tensor, *more: int, with_size: bool = False) -> None:
+def _hint(name: str, tensor: torch.Tensor, *more: int) -> None:
     library = _plugin()
     if library is None or not tensor.is_cuda:
         return
@@ -110,8 +118,7 @@ def _hint(name: str, tensor: torch.Tensor, *more: int, with_size: bool = False) 
     function = getattr(library, "firn_torch_" + name)
     for storage in _storages(tensor):
         address = storage_address(storage)
-        size = (storage.nbytes(),) if with_size else ()
-        if address and function(address, *size, *more, error, len(error)):
+        if address and function(address, *more, error, len(error)):
             raise RuntimeError("firn: " + error.value.decode(errors="replace"))
 
 
@@ -135,14 +142,66 @@ def _stream(tensor: torch.Tensor) -> tuple[int, ...]:
     return (torch.cuda.current_stream(tensor.device).cuda_stream,)
 
 
-def prefetch(tensor: torch.Tensor) -> None:
-    """Starts bringing the tensor's storage back for the current stream; does not wait."""
-    _hint("prefetch", tensor, *_stream(tensor), with_size=True)
+def _tensors(name: str, hinted: Hinted) -> Iterator[torch.Tensor]:
+    """The tensors in it, in their order. TypeError where there is something else."""
+    import torch
+    within: Iterable[Hinted]
+    if isinstance(hinted, torch.Tensor):
+        yield hinted
+        return
+    if isinstance(hinted, torch.nn.Module):
+        within = itertools.chain(hinted.parameters(), hinted.buffers())
+    elif isinstance(hinted, Mapping):
+        within = hinted.values()
+    elif isinstance(hinted, Iterable) and not isinstance(hinted, (str, bytes)):
+        within = hinted
+    elif hinted is None:
+        return
+    else:
+        raise TypeError("firn.%s() takes a tensor, a torch.nn.Module, or a list, tuple or dict of "
+                        "them; not %s" % (name, type(hinted).__name__))
+    for each in within:
+        yield from _tensors(name, each)
 
 
-def cold(tensor: torch.Tensor) -> None:
-    """The tensor will not be used soon: its storage is the first to leave."""
-    _hint("cold", tensor, with_size=True)
+def _hint_at_place(name: str, hinted: Hinted) -> None:
+    library = _plugin()
+    if library is None:
+        return
+    import ctypes
+
+    from firn._addresses import storage_address
+    ranges: dict[int, int] = {}  # address: bytes. Tensors that share a storage are one.
+    for tensor in _tensors(name, hinted):
+        if tensor.is_cuda:
+            for storage in _storages(tensor):
+                ranges[storage_address(storage)] = storage.nbytes()
+    ranges.pop(0, None)  # (An empty storage has no address.)
+    if not ranges:
+        return
+    flat = list(itertools.chain.from_iterable(ranges.items()))
+    error = ctypes.create_string_buffer(1024)
+    function = getattr(library, "firn_torch_" + name)
+    if function((ctypes.c_uint64 * len(flat))(*flat), len(ranges), error, len(error)):
+        raise RuntimeError("firn: " + error.value.decode(errors="replace"))
+
+
+def prefetch(hinted: Hinted) -> None:
+    """Work that will be queued on the current stream uses these soon: their storages come back,
+    ahead of it. `hinted` is a tensor, a torch.nn.Module (its parameters and buffers), or a list,
+    tuple or dict of such, also nested; tensors on the CPU, and None, are skipped.
+
+    Acts at its place in the stream, once what was queued there before is done: until then nothing
+    leaves for it. (Where there is room already, it begins at the call.) Several hints of a stream
+    act in their order. Waits for nothing; ignored while the stream is captured into a graph."""
+    _hint_at_place("prefetch", hinted)
+
+
+def cold(hinted: Hinted) -> None:
+    """These are not used again for long: their storages leave, once the work is done that was
+    queued on the current stream before. A use, or a prefetch(), that follows takes it back.
+    `hinted` and all else as for prefetch()."""
+    _hint_at_place("cold", hinted)
 
 
 class no_spill:

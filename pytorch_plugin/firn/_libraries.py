@@ -182,7 +182,7 @@ def load_plugin() -> ctypes.CDLL:
             ("begin_use", None, ()),
             ("use", ctypes.c_int, (address,)),
             ("end_use", None, ()),
-            ("prefetch", ctypes.c_int, (address, size, address, text, size)),
+            ("prefetch", ctypes.c_int, (address, size, text, size)),
             ("cold", ctypes.c_int, (address, size, text, size)),
             ("state", size, (address, text, size)),
             ("spill_all", None, ()),

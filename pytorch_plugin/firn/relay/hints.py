@@ -19,13 +19,11 @@ class Hints:
     def wanted(self, number: int) -> None:
         """Layer `number` is the next one, if there is one of that number."""
         if self._in_use() and 0 <= number < len(self._layers):
-            for parameter in self._layers[number].module.parameters():
-                firn.prefetch(parameter)
+            firn.prefetch(self._layers[number].module.parameters())
 
     def done(self, layer: Layer) -> None:
         if self._in_use():
-            for parameter in layer.module.parameters():
-                firn.cold(parameter)
+            firn.cold(layer.module.parameters())
 
     def _in_use(self) -> bool:
         return self._update.steps < STEPS and firn.enabled()

@@ -147,6 +147,80 @@ def test_pin_cold_prefetch(run):
     """), conf=TIGHT)
 
 
+def test_prefetch_and_cold_take_lists_and_modules(run):
+    """One call hints at all of them: parameters, buffers, what is nested; what is on the CPU, or
+    None, is skipped."""
+    run(turns("""
+    class Model(torch.nn.Module):
+        def __init__(self, weight, buffer):
+            super().__init__()
+            self.inner = torch.nn.ParameterList([weight])
+            self.tied = self.inner[0]
+            self.register_buffer("kept", buffer)
+    weight, buffer, first, second, alone = make(5)
+    model = Model(torch.nn.Parameter(weight), buffer)
+    everything = [weight, buffer, first, second, alone]
+    def wait_for(*there):
+        wanted = ["resident" if any(each is one for one in there) else "hosted"
+                  for each in everything]
+        end = time.monotonic() + 10
+        while [state(each) for each in everything] != wanted:
+            assert time.monotonic() < end, ([state(each) for each in everything], wanted)
+    torch.cuda.synchronize()
+    for hinted, others in ((lambda: model, [first, second]),
+                           (lambda: [[first], {"a": (second, torch.ones(3))}], [weight, buffer]),
+                           (lambda: (model, None, iter([first])), [second])):
+        firn.cold(hinted())
+        wait_for(*others, alone)
+        firn.prefetch(hinted())
+        wait_for(*everything)
+    for wrong in (3, "weight", [object()]):
+        try:
+            firn.prefetch(wrong)
+        except TypeError as error:
+            assert "takes a tensor" in str(error), error
+        else:
+            raise SystemExit("it was taken")
+    firn.prefetch([]), firn.cold(None), firn.cold([torch.empty(0, device="cuda")])
+    """), conf=TIGHT)
+
+
+def test_hints_act_at_their_place(run):
+    """Nothing leaves for a prefetch while work is queued before it; a hint within a capture is
+    ignored, and the graph is whole."""
+    run(turns("""
+    first, *others = make(6)
+    for each in others:
+        each.add_(1)
+    torch.cuda.synchronize()
+    assert state(first) == "hosted"
+    for hinted in (False, True):
+        torch.cuda._sleep(200_000_000)
+        if hinted:
+            firn.prefetch(first)
+            firn.cold(others[0])
+        looks = 0
+        while True:
+            states = [state(each) for each in [first, *others]]
+            if torch.cuda.current_stream().query():
+                break
+            assert states == ["hosted"] + ["resident"] * 5, states
+            looks += 1
+        assert looks > 10
+    end = time.monotonic() + 10
+    while state(first) != "resident" or state(others[0]) != "hosted":
+        assert time.monotonic() < end, (state(first), state(others[0]))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        firn.prefetch(others)
+        firn.cold(first)
+        first.add_(1)
+    for _ in range(2):
+        graph.replay()
+    assert bool((first == 3).all()) and bool((others[0] == 2).all())
+    """), conf=TIGHT)
+
+
 def test_hints_of_sparse_tensors(run):
     """Their parts are what has storages."""
     run(turns("""
@@ -290,6 +364,12 @@ devices: list[dict[str, int]] = firn.stats()["devices"]
 firn.pin(3)  # type: ignore[arg-type]
 import torch
 model = torch.nn.Linear(2, 2)
+firn.prefetch(model)
+firn.prefetch(model.parameters())
+firn.prefetch({"a": [model.weight, (model, model.weight.grad)]})
+firn.cold(model.weight)
+firn.cold(model.state_dict())
+firn.prefetch(3)  # type: ignore[arg-type]
 optimizer = torch.optim.SGD(model.parameters())
 relay = firn.relay(model, optimizer, micro_batches=2)
 loss: torch.Tensor = relay.step(lambda part: model(part).sum(), [torch.ones(1, 2)])

@@ -53,6 +53,13 @@ cudaError_t context_of(int device, CUcontext* context) {
 
 CUdeviceptr* out_address(void** pointer) { return reinterpret_cast<CUdeviceptr*>(pointer); }
 
+CUmemLocation place(const cudaMemLocation& location) {
+  CUmemLocation same{};
+  same.type = static_cast<CUmemLocationType>(location.type);
+  same.id = location.id;
+  return same;
+}
+
 }  // namespace
 
 extern "C" {
@@ -73,6 +80,24 @@ cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t 
 }
 cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags) {
   return FIRN_CALL(cuMemAllocManaged, out_address(pointer), bytes, flags);
+}
+cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, cudaMemLocation location,
+                                 unsigned flags, cudaStream_t stream) {
+  return FIRN_CALL(cuMemPrefetchAsync, address_of(pointer), bytes, place(location), flags, stream);
+}
+cudaError_t cudaMemPrefetchBatchAsync(void** pointers, size_t* bytes, size_t count,
+                                      cudaMemLocation* locations, size_t* indices,
+                                      size_t location_count, unsigned long long flags,
+                                      cudaStream_t stream) {
+  static_assert(sizeof(cudaMemLocation) == sizeof(CUmemLocation));
+  return FIRN_CALL(cuMemPrefetchBatchAsync, out_address(pointers), bytes, count,
+                   reinterpret_cast<CUmemLocation*>(locations), indices, location_count, flags,
+                   stream);
+}
+cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise advice,
+                          cudaMemLocation location) {
+  return FIRN_CALL(cuMemAdvise, address_of(pointer), bytes, static_cast<CUmem_advise>(advice),
+                   place(location));
 }
 cudaError_t cudaFree(void* pointer) {
   if (pointer == nullptr) return keep(enter());  // the customary way to make a context

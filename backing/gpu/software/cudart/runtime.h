@@ -32,6 +32,7 @@ namespace firn::cudart {
   X(cuMemAllocFromPoolAsync) X(cuMemFreeAsync) X(cuMemPoolCreate) X(cuMemPoolDestroy)           \
   X(cuMemPoolGetAttribute) X(cuMemPoolSetAttribute) X(cuMemPoolSetAccess)                       \
   X(cuMemPoolGetAccess) X(cuMemPoolTrimTo) X(cuPointerGetAttribute) X(cuIpcGetMemHandle)        \
+  X(cuMemAdvise) X(cuMemPrefetchAsync) X(cuMemPrefetchBatchAsync)                               \
   X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle)   \
   X(cuStreamCreate) X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamQuery)           \
   X(cuStreamSynchronize) X(cuStreamWaitEvent) X(cuStreamGetPriority) X(cuStreamGetFlags)        \

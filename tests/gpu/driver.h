@@ -80,11 +80,13 @@ typedef int CUpointer_attribute;
 #define cuStreamBatchMemOp cuStreamBatchMemOp_v2
 #define cuStreamBeginCapture cuStreamBeginCapture_v2
 #define cuStreamDestroy cuStreamDestroy_v2
+#define cuGetProcAddress cuGetProcAddress_v2
 #define cuCtxCreate cuCtxCreate_v2
 #define cuCtxDestroy cuCtxDestroy_v2
 
 extern "C" {
 CUresult cuInit(unsigned);
+CUresult cuGetProcAddress(const char*, void**, int, uint64_t, int*);
 CUresult cuGetErrorName(CUresult, const char**);
 CUresult cuDeviceGet(CUdevice*, int);
 CUresult cuDeviceGetCount(int*);

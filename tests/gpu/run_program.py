@@ -4,8 +4,8 @@ that it said it needs; and with all spilled after every release. The same bits e
 something moved where it had to.
 
 run_program.py PRELOAD_LIBRARY PROGRAM KERNELS [--expect-pinned WORDS] [--expect-said WORDS]
-               [--devices N] [--without-layouts] [--by-images] [--look-always] [--same-words]
-               [--plenty]
+               [--expect-prefetched] [--devices N] [--without-layouts] [--by-images] [--look-always]
+               [--same-words] [--plenty]
 Environment: FIRN_TEST_GPU is the software GPU; without it the machine's own driver serves.
 """
 
@@ -48,6 +48,8 @@ def main():
     parser.add_argument("kernels")
     parser.add_argument("--expect-pinned")
     parser.add_argument("--expect-said")
+    parser.add_argument("--expect-prefetched", action="store_true",
+                        help="by hints: without them blocks only leave by age, and come when used")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--without-layouts", action="store_true",
                         help="as on a driver that does not tell kernels' parameters")
@@ -70,6 +72,8 @@ def main():
                              FIRN_BUDGET=str(needed // 2 // (2 << 20) * (2 << 20)))
             if mode == "plenty" or options.same_words:
                 with_firn["FIRN_BUDGET"] = str(needed * 3)
+            if options.expect_prefetched:
+                with_firn["FIRN_POLICY"] = "age"
             if options.look_always:
                 with_firn["FIRN_LOOKS"] = "all"
             if options.without_layouts or options.by_images:
@@ -114,6 +118,8 @@ def main():
         for device in devices:
             if device["spilled_bytes"] == 0 or device["faulted_bytes"] == 0:
                 sys.exit("nothing was spilled")
+            if options.expect_prefetched and mode == "half" and device["prefetched_bytes"] == 0:
+                sys.exit("nothing was prefetched")
             if device["peak_device_bytes"] > device["budget_bytes"]:
                 sys.exit("more than the budget was held")
             if options.without_layouts and not any("does not report" in words

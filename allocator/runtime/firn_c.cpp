@@ -67,6 +67,20 @@ Engine* engine_of(const void* block, int& code) {
   return engine;
 }
 
+/// The engine whose arena the range begins in, or reaches first from below; as engine_of().
+Engine* engine_in(const void* block, size_t bytes, int& code) {
+  Runtime* runtime = Runtime::get();
+  const auto begin = reinterpret_cast<uint64_t>(block);
+  Engine* first = runtime ? runtime->around(block) : nullptr;
+  for (int device = 0; runtime && !first && device < runtime->device_count(); ++device) {
+    Engine* engine = runtime->opened(device);
+    if (engine && engine->addresses().base - begin < bytes) first = engine;
+  }
+  if (!first) return engine_of(block, code);
+  code = FIRN_OK;
+  return first;
+}
+
 CUstream stream_of(firn_stream stream) { return static_cast<CUstream>(stream); }
 
 /// Returns body's result; if it throws, FIRN_HOST_OUT_OF_MEMORY, with the words as last error: a
@@ -169,7 +183,7 @@ void firn_launched(void) noexcept {
 int firn_prefetch(void* block, size_t bytes, firn_stream stream) noexcept {
   return door([&]() -> int {
     int code;
-    Engine* engine = engine_of(block, code);
+    Engine* engine = engine_in(block, bytes, code);
     return engine ? status(engine->prefetch(block, bytes, stream_of(stream))) : code;
   });
 }
@@ -177,7 +191,7 @@ int firn_prefetch(void* block, size_t bytes, firn_stream stream) noexcept {
 int firn_cold(void* block, size_t bytes) noexcept {
   return door([&]() -> int {
     int code;
-    Engine* engine = engine_of(block, code);
+    Engine* engine = engine_in(block, bytes, code);
     return engine ? status(engine->cold(block, bytes)) : code;
   });
 }

@@ -85,10 +85,18 @@ FIRN_API int firn_touch(void* const* blocks, const int* access, size_t count, fi
 /** The announced work has been enqueued; its blocks may leave again once it is over. */
 FIRN_API void firn_launched(void) FIRN_NOEXCEPT;
 
-/** Starts bringing back every block in [block, block + bytes) for `stream`; does not wait. */
+/**
+ * The live blocks in [block, block + bytes) are used soon, by work that will be enqueued on `stream`:
+ * brings them back, of large blocks the parts in the range. Acts at its place in the stream: room is
+ * made for them once what was enqueued there before is over; where there is room already they come
+ * at once. Hints of one stream act in order. Does not wait; ignored while `stream` is captured.
+ * Memory in the range that is not Firn's, or free, is skipped. A range means one device's blocks.
+ * @return FIRN_INVALID_ARGUMENT where no live block is in the range.
+ */
 FIRN_API int firn_prefetch(void* block, size_t bytes, firn_stream stream) FIRN_NOEXCEPT;
 
-/** The blocks in [block, block + bytes) will not be used soon: they are the first to leave. */
+/** The live blocks in [block, block + bytes) are not used again for long: they leave, whole, behind
+ * the announced work that uses them. Ranges and errors as for firn_prefetch(). */
 FIRN_API int firn_cold(void* block, size_t bytes) FIRN_NOEXCEPT;
 
 /** Keeps a block on the device (brings it back if need be) until firn_unpin(). Counted. */

@@ -16,10 +16,14 @@ void World::hint(Draw& draw, Do what) {
   };
   switch (what) {
     case Do::cold: must(engine.cold(block->address, block->bytes), "cold"); break;
-    case Do::prefetch:
-      must(engine.prefetch(block->address, block->bytes, stream(block->device, block->home)),
-           "prefetch");
+    case Do::prefetch: {
+      // (Of some blocks both hints at one place: no number is drawn for it.)
+      const CUstream at = stream(block->device, block->home);
+      if (block->id % 4 == 0) must(engine.cold(block->address, block->bytes, at), "cold");
+      must(engine.prefetch(block->address, block->bytes, at), "prefetch");
+      if (block->id % 4 == 1) must(engine.cold(block->address, block->bytes, at), "cold");
       break;
+    }
     case Do::pin:
       if (!block->pinned && block->large()) {
         Result<void> pinned = engine.pin(block->address, "by the simulation");

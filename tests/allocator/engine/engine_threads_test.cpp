@@ -187,7 +187,7 @@ class Worker {
       case 0: case 1: case 2: case 3: give(at); break;
       case 4: case 5: pass(at); break;
       case 6: (void)engine_.prefetch(mine_[at]->block, mine_[at]->bytes, stream_); break;
-      case 7: (void)engine_.cold(mine_[at]->block, mine_[at]->bytes); break;
+      case 7: (void)engine_.cold(mine_[at]->block, mine_[at]->bytes, stream_); break;
       case 8: hold(*mine_[at]); break;
       case 9: look(); break;
       case 10: pin(*mine_[at]); break;

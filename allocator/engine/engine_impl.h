@@ -333,10 +333,6 @@ class EngineImpl final : public Engine,
   template <class Act>
   bool each_in(const Addresses& range, Act&& act) FIRN_HELD;
   void begin_early(const Hint& hint) FIRN_HELD;
-  void take_hint(const Hint& hint) FIRN_HELD;
-  bool take_hints() FIRN_HELD;
-  uint64_t pages_to_fetch(const Hint& hint) const FIRN_HELD;
-  bool run_prefetches() FIRN_HELD;
 
   // control.cpp
   void shrink_to_budget(Lock& lock, uint64_t until_ns) FIRN_HELD;
@@ -391,7 +387,9 @@ class EngineImpl final : public Engine,
   void adopt(const Outlook& outlook, const lifetimes::Decision& decision, uint64_t now) FIRN_HELD;
   bool carry_out() FIRN_HELD;
   uint64_t movable_capacity() const FIRN_HELD;
-  uint64_t clean_pages(Block& block) const FIRN_HELD;
+  uint64_t clean_pages(Block& block) const FIRN_HELD;   // tiers.cpp, as the next two
+  bool may_arrive(const Block& block) const FIRN_HELD;
+  bool prefetch_span(Block& block) FIRN_HELD;
   void lay_out_period(Outlook& outlook) FIRN_HELD;
   uint64_t pages_to_come(const History::Upcoming& coming) FIRN_HELD;
 
@@ -448,8 +446,10 @@ class EngineImpl final : public Engine,
   Result<void> begin_fault(Lock& lock, Block& block, bool anyway) FIRN_HELD;
   uint64_t prefetchable_pages(const Block& block, uint64_t most = UINT64_MAX,
                               SpanRange spans = {}) const FIRN_HELD;
-  bool may_arrive(const Block& block) const FIRN_HELD;
-  bool prefetch_span(Block& block) FIRN_HELD;
+  uint64_t pages_to_fetch(const Hint& hint) const FIRN_HELD;
+  void take_hint(const Hint& hint) FIRN_HELD;
+  bool take_hints() FIRN_HELD;
+  bool run_prefetches() FIRN_HELD;
   void finish_drain(Block& block) FIRN_HELD;
   uint64_t granules_for(const Block& block, uint64_t pages) const FIRN_HELD;
   Result<void> map_host_fault(Lock& lock, Block& block, const Error& no_room) FIRN_HELD;

@@ -2,6 +2,7 @@
 // address is mapped again, on demand or ahead. The whole way of a block that is made again, which
 // has no copy. And the end of a block that was freed on that way.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -323,18 +324,71 @@ uint64_t EngineImpl::prefetchable_pages(const Block& block, uint64_t most,
   return pages;
 }
 
-/// Is the block away, at least in part, and can it be fetched?
-bool EngineImpl::may_arrive(const Block& block) const {
-  const State state = block.state();
-  return block.mapped + block.coming < block.pages &&
-         (state == State::hosted || state == State::spilled || state == State::faulting ||
-          state == State::spilling);
+/// Pages of the spans that are wanted, and not there or on their way.
+uint64_t EngineImpl::pages_to_fetch(const Hint& hint) const {
+  uint64_t pages = 0;
+  const auto& spans = hint.block->spans;
+  for (size_t i = hint.spans.begin; i < std::min<size_t>(hint.spans.end, spans.size()); ++i)
+    if (!spans[i].mapped() && !spans[i].coming) pages += spans[i].pages;
+  return pages;
 }
 
-/// Begins to fetch the next of the block's spans, if there is room for it without waiting.
-bool EngineImpl::prefetch_span(Block& block) {
-  const uint64_t pages = prefetchable_pages(block, span_granules_ * granule_pages);
-  return pages != 0 && claim_ahead(block, pages);
+/// A hint is due.
+void EngineImpl::take_hint(const Hint& hint) {
+  Block& block = *hint.block;
+  if (block.generation != hint.generation) return;
+  if (hint.kind == Hint::Kind::cold) {
+    std::erase_if(prefetches_, [&](const Hint& other) { return other.block == &block; });
+    if (block.use.load(std::memory_order_acquire) != hint.last_use) return;
+    block.age.store(0, std::memory_order_relaxed);
+    movement_.start_spill(block, true);
+    return;
+  }
+  if (block.state() == State::spilling) movement_.keep(block);
+  block.age.store(next_tick(), std::memory_order_relaxed);
+  if (pages_to_fetch(hint) > 0) prefetches_.push_back(hint);
+}
+
+bool EngineImpl::take_hints() {
+  bool any = false;
+  while (const std::optional<Hint> hint = hints_.next_due(streams_)) {
+    take_hint(*hint);
+    any = true;
+  }
+  return any;
+}
+
+/// Fetches what prefetches that are due want, as far as there is room without waiting for it.
+bool EngineImpl::run_prefetches() {
+  bool any = false;
+  while (!prefetches_.empty()) {
+    const Hint hint = prefetches_.front();
+    Block& block = *hint.block;
+    const State state = block.state();
+    const uint64_t wanted = block.generation == hint.generation ? pages_to_fetch(hint) : 0;
+    if (wanted == 0 ||
+        (state != State::hosted && state != State::spilled && state != State::faulting)) {
+      prefetches_.pop_front();
+      continue;
+    }
+    if (block.going > 0) break;  // a later pump goes on
+    // As many spans as there is room for, from the first on.
+    uint64_t pages = prefetchable_pages(block, UINT64_MAX, hint.spans);
+    if (pages == 0) {
+      park_ready(false);
+      reclaim_parked(granules_for(block, wanted));
+      pages = prefetchable_pages(block, UINT64_MAX, hint.spans);
+    }
+    if (pages == 0) {
+      const uint64_t soon = pages_soon();
+      if (soon < wanted) evict(wanted - soon, &block);
+      break;  // a later pump goes on
+    }
+    if (pages == wanted) prefetches_.pop_front();
+    if (!claim_ahead(block, pages, hint.spans.begin)) break;
+    any = true;
+  }
+  return any;
 }
 
 }  // namespace firn

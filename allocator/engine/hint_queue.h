@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <iterator>
 #include <map>
+#include <optional>
 
 #include "allocator/blocks/block.h"
 #include "allocator/blocks/streams.h"
@@ -37,26 +37,28 @@ class HintQueue {
   /// False: too many wait, and this one is not kept.
   bool add(Use place, const Hint& hint) FIRN_HELD {
     if (size_ == most) return false;
-    waiting_[place.stream()].push_back({place, hint});  // (may throw: then nothing has changed)
+    auto [of_stream, fresh] = waiting_.try_emplace(place.stream());
+    try {
+      of_stream->second.push_back({place, hint});
+    } catch (...) {  // no memory
+      if (fresh) waiting_.erase(of_stream);
+      throw;
+    }
     ++size_;
     return true;
   }
-  /// Takes every hint whose place is over, and gives it to `act`. True: there were some.
-  /// `over(use)`: is it?
-  template <class Over, class Act>
-  bool take_due(Over&& over, Act&& act) FIRN_HELD {
-    const size_t before = size_;
-    for (auto of_stream = waiting_.begin(); of_stream != waiting_.end();) {
-      std::deque<Placed>& hints = of_stream->second;
-      while (!hints.empty() && over(hints.front().place)) {
-        const Hint hint = hints.front().hint;
-        hints.pop_front();
-        --size_;
-        act(hint);
-      }
-      of_stream = hints.empty() ? waiting_.erase(of_stream) : std::next(of_stream);
+  /// Takes a hint whose place is over. None: no hint's is. `streams` answers over(use), as Streams.
+  template <class S>
+  std::optional<Hint> next_due(const S& streams) FIRN_HELD {
+    for (auto& [stream, hints] : waiting_) {
+      if (!streams.over(hints.front().place)) continue;
+      const Hint hint = hints.front().hint;
+      hints.pop_front();
+      --size_;
+      if (hints.empty()) waiting_.erase(stream);
+      return hint;
     }
-    return size_ != before;
+    return std::nullopt;
   }
   void clear() FIRN_HELD {
     waiting_.clear();
@@ -70,7 +72,8 @@ class HintQueue {
     Use place;
     Hint hint;
   };
-  std::map<unsigned, std::deque<Placed>> waiting_ FIRN_GUARDED;  // by Use::stream()
+  // By Use::stream(); none is empty.
+  std::map<unsigned, std::deque<Placed>> waiting_ FIRN_GUARDED;
   size_t size_ FIRN_GUARDED = 0;
 };
 

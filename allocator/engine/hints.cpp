@@ -1,4 +1,4 @@
-// Hints: what the program says it uses soon, or not for long; and what is fetched because of it.
+// Hints: what the program says it uses soon, or not for long. (Those that are due: fault.cpp.)
 #include <algorithm>
 #include <optional>
 
@@ -65,15 +65,6 @@ std::optional<Use> EngineImpl::place_in(CUstream stream) {
   return std::nullopt;
 }
 
-/// Pages of the spans that are wanted, and not there or on their way.
-uint64_t EngineImpl::pages_to_fetch(const Hint& hint) const {
-  uint64_t pages = 0;
-  const auto& spans = hint.block->spans;
-  for (size_t i = hint.spans.begin; i < std::min<size_t>(hint.spans.end, spans.size()); ++i)
-    if (!spans[i].mapped() && !spans[i].coming) pages += spans[i].pages;
-  return pages;
-}
-
 /// Nothing has to leave for the block, and nobody else waits for that room: it begins to come
 /// before its place.
 void EngineImpl::begin_early(const Hint& hint) {
@@ -84,60 +75,6 @@ void EngineImpl::begin_early(const Hint& hint) {
   const uint64_t wanted = pages_to_fetch(hint);
   if (wanted != 0 && prefetchable_pages(block, UINT64_MAX, hint.spans) == wanted)
     (void)claim_ahead(block, wanted, hint.spans.begin);
-}
-
-/// A hint is due.
-void EngineImpl::take_hint(const Hint& hint) {
-  Block& block = *hint.block;
-  if (block.generation != hint.generation) return;
-  if (hint.kind == Hint::Kind::cold) {
-    std::erase_if(prefetches_, [&](const Hint& other) { return other.block == &block; });
-    if (block.use.load(std::memory_order_acquire) != hint.last_use) return;
-    block.age.store(0, std::memory_order_relaxed);
-    movement_.start_spill(block, true);
-    return;
-  }
-  if (block.state() == State::spilling) movement_.keep(block);
-  block.age.store(next_tick(), std::memory_order_relaxed);
-  if (pages_to_fetch(hint) > 0) prefetches_.push_back(hint);
-}
-
-bool EngineImpl::take_hints() {
-  return hints_.take_due([this](Use place) FIRN_HELD { return streams_.over(place); },
-                         [this](const Hint& hint) FIRN_HELD { take_hint(hint); });
-}
-
-/// Fetches what prefetches that are due want, as far as there is room without waiting for it.
-bool EngineImpl::run_prefetches() {
-  bool any = false;
-  while (!prefetches_.empty()) {
-    const Hint hint = prefetches_.front();
-    Block& block = *hint.block;
-    const State state = block.state();
-    const uint64_t wanted = block.generation == hint.generation ? pages_to_fetch(hint) : 0;
-    if (wanted == 0 ||
-        (state != State::hosted && state != State::spilled && state != State::faulting)) {
-      prefetches_.pop_front();
-      continue;
-    }
-    if (block.going > 0) break;  // a later pump goes on
-    // As many spans as there is room for, from the first on.
-    uint64_t pages = prefetchable_pages(block, UINT64_MAX, hint.spans);
-    if (pages == 0) {
-      park_ready(false);
-      reclaim_parked(granules_for(block, wanted));
-      pages = prefetchable_pages(block, UINT64_MAX, hint.spans);
-    }
-    if (pages == 0) {
-      const uint64_t soon = pages_soon();
-      if (soon < wanted) evict(wanted - soon, &block);
-      break;  // a later pump goes on
-    }
-    if (pages == wanted) prefetches_.pop_front();
-    if (!claim_ahead(block, pages, hint.spans.begin)) break;
-    any = true;
-  }
-  return any;
 }
 
 Result<void> EngineImpl::hint(Hint::Kind kind, std::span<const Addresses> ranges,

@@ -21,6 +21,20 @@ uint64_t EngineImpl::clean_pages(Block& block) const {
   return pages;
 }
 
+/// Is the block away, at least in part, and can it be fetched?
+bool EngineImpl::may_arrive(const Block& block) const {
+  const State state = block.state();
+  return block.mapped + block.coming < block.pages &&
+         (state == State::hosted || state == State::spilled || state == State::faulting ||
+          state == State::spilling);
+}
+
+/// Begins to fetch the next of the block's spans, if there is room for it without waiting.
+bool EngineImpl::prefetch_span(Block& block) {
+  const uint64_t pages = prefetchable_pages(block, span_granules_ * granule_pages);
+  return pages != 0 && claim_ahead(block, pages);
+}
+
 /// Blocks that are being made clean, and stay otherwise.
 std::vector<Block*> EngineTiers::copied_out() const {
   std::vector<Block*> blocks;

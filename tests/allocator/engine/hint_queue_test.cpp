@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,6 +18,11 @@ using namespace firn;
 namespace {
 
 constexpr unsigned streams = 5;
+
+/// In the place of Streams.
+struct Ends {
+  std::function<bool(Use)> over;
+};
 
 void run(unsigned seed) {
   SCOPED_TRACE("FIRN_SEED=" + std::to_string(seed) + " build/tests/allocator/hint_queue_test");
@@ -44,21 +51,19 @@ void run(unsigned seed) {
       }
       case 2: done[stream] = std::min(open[stream], done[stream] + below(3)); break;
       default: {
-        const auto over = [&](Use use) { return use.epoch() <= done[use.stream()]; };
+        const Ends ends{[&](Use use) { return use.epoch() <= done[use.stream()]; }};
         std::array<std::vector<uint64_t>, streams> due, expected;
         for (const Known& one : known)
-          if (over(one.place)) expected[one.place.stream()].push_back(one.number);
+          if (ends.over(one.place)) expected[one.place.stream()].push_back(one.number);
         const auto stream_of = [&](uint64_t wanted) {
           return std::find_if(known.begin(), known.end(), [&](const Known& one) {
                    return one.number == wanted;
                  })->place.stream();
         };
-        const bool any = queue.take_due(over, [&](const Hint& hint) {
-          due[stream_of(hint.last_use)].push_back(hint.last_use);
-        });
+        while (const std::optional<Hint> hint = queue.next_due(ends))
+          due[stream_of(hint->last_use)].push_back(hint->last_use);
         EXPECT_EQ(due, expected) << "step " << step;
-        EXPECT_EQ(any, queue.size() < known.size());
-        std::erase_if(known, [&](const Known& one) { return over(one.place); });
+        std::erase_if(known, [&](const Known& one) { return ends.over(one.place); });
       }
     }
     ASSERT_EQ(queue.size(), known.size());
@@ -80,9 +85,9 @@ TEST(HintQueue, takes_so_many_and_no_more) {
   for (size_t i = 0; i < HintQueue::most; ++i)
     ASSERT_TRUE(queue.add(Use::make(i % 7, 1), hint));
   EXPECT_FALSE(queue.add(Use::make(1, 1), hint));
-  EXPECT_TRUE(queue.take_due([](Use use) { return use.stream() == 3; }, [](const Hint&) {}));
+  EXPECT_TRUE(queue.next_due(Ends{[](Use use) { return use.stream() == 3; }}));
   EXPECT_TRUE(queue.add(Use::make(1, 1), hint));
   queue.clear();
   EXPECT_TRUE(queue.empty());
-  EXPECT_FALSE(queue.take_due([](Use) { return true; }, [](const Hint&) {}));
+  EXPECT_FALSE(queue.next_due(Ends{[](Use) { return true; }}));
 }

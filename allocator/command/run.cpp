@@ -63,6 +63,7 @@ Result<std::vector<Given>> given_knobs(const RunOptions& options) {
   add("--policy", "policy", options.policy);
   add("--watch", "watch", options.watch);
   if (options.remake) add("--remake", "remake", *options.remake == "on" ? "1" : "0");
+  add("--relay", "relay", options.relay);
   if (options.adversarial) add("--adversarial", "test_adversarial", "1");
   if (options.verify) add("--verify", "verify", "all");
   if (options.guard) add("--guard", "test_guard", "1");
@@ -249,6 +250,7 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   run->add_option("--remake", options.remake, "on: " + meaning("remake"))
       ->type_name("on|off")
       ->check(CLI::IsMember({"on", "off"}).description(""));
+  run->add_option("--relay", options.relay, meaning("relay"))->type_name("MICRO-BATCHES");
   run->add_option("--trace", options.trace, meaning("trace"))->type_name("FILE");
   run->add_option("--stats", options.stats, meaning("stats"))->type_name("FILE");
   run->add_flag("--adversarial", options.adversarial)->group("");

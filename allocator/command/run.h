@@ -11,7 +11,7 @@ namespace firn::command {
 
 struct RunOptions {
   // Texts as given; nothing: not given.
-  std::optional<std::string> budget, host, policy, trace, stats, watch, remake;
+  std::optional<std::string> budget, host, policy, trace, stats, watch, remake, relay;
   std::vector<std::string> dirs;
   std::string device = "auto";            // auto | software
   std::optional<std::string> gpu_memory;  // the software GPU's capacity

@@ -43,6 +43,9 @@ Runtime* start_runtime() {
     if (config->remake)
       say_now("firn: firn_remake: nothing is made again here: calls of the driver do not show what an "
               "operator reads and makes. With Firn's PyTorch package they do");
+    if (config->relay != 0)
+      say_now("firn: firn_relay: no model runs layer by layer here: calls of the driver do not show "
+              "layers. In PyTorch programs Firn's Python package does so");
     // Registered after the runtime's own, so it runs before: no handler finds a stopped engine.
     (void)std::atexit(step_aside);
     return *runtime;

@@ -30,6 +30,7 @@ struct Config {
   bool encrypt = false;
   bool places = true;                   // lifetimes: blocks that never leave have planned places
   bool remake = false;                  // results are made again where moving them takes longer
+  unsigned relay = 0;                   // Python: micro-batches of firn.relay by itself; 0: without
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
   std::string verify = "off";           // off | host: sums of host memory | all: of the device too
   bool guard = false;                   // tests: blocks that have a copy are mapped read-only

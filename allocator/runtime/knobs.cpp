@@ -21,6 +21,7 @@ constexpr uint64_t piece_bytes_min = 64u << 10;
 constexpr uint64_t piece_bytes_max = 1u << 30;  // a slot's limit
 constexpr uint64_t piece_alignment = 4096;      // a slot's granularity
 constexpr unsigned depth_max = 1024;
+constexpr unsigned relay_max = 65'536;
 constexpr uint64_t bandwidth_min = 1u << 20;
 constexpr uint64_t latency_us_max = 1'000'000;
 constexpr uint64_t patience_s_max = 86'400;
@@ -142,6 +143,14 @@ std::string take_depth(Config& config, std::string_view value) {
   return {};
 }
 
+std::string take_relay(Config& config, std::string_view value) {
+  const std::optional<unsigned> number = as_number<unsigned>(value);
+  if (!number || *number > relay_max)
+    return quote_word(value) + " is not a whole number from 0 to 65536";
+  config.relay = *number;
+  return {};
+}
+
 std::string take_looks(Config& config, std::string_view value) {
   const std::optional<unsigned> number = as_number<unsigned>(value);
   const bool all = value == "all";
@@ -257,6 +266,12 @@ const KnobBinding table[] = {
       "1 to try it, where an iteration waits for the link"},
      [](Config& c, std::string_view v) { return take_flag(c.remake, v); },
      [](const Config& c) { return show_flag(c.remake); }},
+    {{"relay", "micro-batches", "0",
+      "PyTorch: each of a model's repeated layers runs over so many parts of the batch, and again "
+      "in the backward pass, before the next one does (0: not so)",
+      "for a model whose activations do not fit; 1 recomputes layers without parts"},
+     take_relay,
+     [](const Config& c) { return std::to_string(c.relay); }},
     {{"stats", "file", "none", "JSON written when the process ends (%p: process id)",
       "to see what moved and how long the program waited"},
      [](Config& c, std::string_view v) { return take_path(c.stats_file, v); },

@@ -50,6 +50,14 @@ def test_the_preload_library_says_that_it_makes_nothing_again(firn, program, rem
     assert said == (remake == "on"), result.stderr
 
 
+@pytest.mark.parametrize("relay", ["8", "0"])
+def test_the_preload_library_says_that_no_model_runs_layer_by_layer(firn, program, relay):
+    result = firn("run", "--device", "software", "--gpu-memory", "1GiB", "--relay", relay, "--",
+                  program, "4", "1")
+    assert result.returncode == 0, result.stderr
+    assert ("firn_relay: no model runs layer by layer here" in result.stderr) == (relay == "8")
+
+
 def test_the_statistics_hold_every_field(ran, spill_dir):
     document = ran("--budget", "48MiB", "--host", "16MiB", "--dir", spill_dir)
     (device,) = document["devices"]
@@ -106,7 +114,7 @@ def test_help_is_made_from_the_table_of_knobs(firn):
 
 @pytest.mark.parametrize("command, options", [
     ("run", ("--budget", "--dir", "--host", "--policy", "--device", "--gpu-memory", "--watch",
-             "--remake", "--trace", "--stats")),
+             "--remake", "--relay", "--trace", "--stats")),
     ("doctor", ("--dir", "--json", "--device")), ("top", ("--once", "--json")),
     ("stats", ("PID", "--json", "--metrics")), ("spill", ("PID", "--json")), ("report", ("TRACE", "-o"))])
 def test_help_names_every_option(firn, command, options):

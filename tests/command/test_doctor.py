@@ -7,8 +7,8 @@ import pytest
 from firn_command import ROOT, refused
 
 KNOBS = ["budget", "dir", "host", "policy", "fallback", "store", "store_size", "depth",
-         "io_patience", "spread", "piece", "watch", "spare", "places", "remake", "stats", "trace",
-         "oom_page", "metrics", "driver", "encrypt", "looks", "copy_gate", "free_waits",
+         "io_patience", "spread", "piece", "watch", "spare", "places", "remake", "relay", "stats",
+         "trace", "oom_page", "metrics", "driver", "encrypt", "looks", "copy_gate", "free_waits",
          "memory_info", "verify"]
 
 

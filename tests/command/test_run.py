@@ -43,6 +43,8 @@ BAD_WORDS = [
     (("run", "--policy", "lru", "--", "X"), ("--policy", "age, lifetime")),
     (("run", "--watch", "2", "--", "X"), ("--watch",)),
     (("run", "--remake", "maybe", "--", "X"), ("--remake", "maybe")),
+    (("run", "--relay", "many", "--", "X"), ("--relay", '"many"', "0 to 65536")),
+    (("run", "--relay", "-1", "--", "X"), ("--relay", '"-1"')),
     (("run", "--device", "gpu", "--", "X"), ("--device", "gpu")),
     (("run", "--dir", "relative", "--", "X"), ("--dir", "relative")),
     (("run", "--dir", "", "--", "X"), ("--dir",)),
@@ -227,16 +229,16 @@ def test_words_that_an_outer_python_has_taken_are_kept(firn):
 
 def test_a_nested_run_keeps_what_it_does_not_change(firn):
     result = firn("run", *SOFTWARE, "--budget", "256MiB", "--", find_binary(), "run", "--host",
-                  "64MiB", "--remake", "on", "--", "env")
+                  "64MiB", "--remake", "on", "--relay", "8", "--", "env")
     assert result.returncode == 0, result.stderr
-    for word in ("FIRN_BUDGET=256MiB\n", "FIRN_HOST=64MiB\n", "FIRN_REMAKE=1\n"):
+    for word in ("FIRN_BUDGET=256MiB\n", "FIRN_HOST=64MiB\n", "FIRN_REMAKE=1\n", "FIRN_RELAY=8\n"):
         assert word in result.stdout
     (preloaded,) = [line for line in result.stdout.splitlines() if line.startswith("LD_PRELOAD=")]
     assert preloaded.count("libfirn_preload.so") == 1
 
 
 PIECES = ["run", "doctor", "--", "--budget", "--dir", "--host", "--policy", "--device", "software",
-          "--watch", "--stats", "--remake", "--gpu-memory", "1GiB", "0", "-1", "", "=", "/tmp", "\n", "\x01",
+          "--watch", "--stats", "--remake", "--relay", "--gpu-memory", "1GiB", "0", "-1", "", "=", "/tmp", "\n", "\x01",
           "é", "a" * 300, "--budget=1GiB", "--help-me", "-", "true", "false", "{}", "%s%n"]
 
 

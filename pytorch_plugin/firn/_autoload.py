@@ -13,7 +13,12 @@ import warnings
 
 from firn import _addresses, _libraries, _startup
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _plugin: ctypes.CDLL | None = None  # libfirn_torch.so, once it is the allocator
+_doors: Any = None  # of firn.relay, once they are open
 _tried = False  # once is enough, however many copies of the entry point are installed
 
 
@@ -77,6 +82,27 @@ def _install(conf: str) -> str:
 
 def load() -> None:
     """The entry point."""
+    _make_allocator()
+    _relay_by_itself()
+
+
+def _relay_by_itself() -> None:
+    """FIRN_RELAY and firn_relay: whichever allocator there is (firn/relay/doors.py)."""
+    global _doors
+    text = _startup.knob("relay", _startup.wanted() or "").strip()
+    if not text or _doors is not None:
+        return
+    if not (text.isascii() and text.isdigit() and int(text) <= 65_536):
+        _complain('FIRN_RELAY: "%s" is not a whole number from 0 to 65536' % text)
+    elif int(text) > 0:
+        try:
+            from firn.relay.doors import Doors
+            _doors = Doors(int(text))
+        except Exception as error:  # (import torch goes on)
+            _complain("relay: off: %s: %s" % (type(error).__name__, error))
+
+
+def _make_allocator() -> None:
     global _tried
     # In case the start-up line did not run (python -S, a package on PYTHONPATH, a torch imported by
     # an earlier start-up line): torch reads its settings when CUDA starts, and not before.

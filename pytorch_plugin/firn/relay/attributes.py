@@ -4,25 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 _TORCHS = frozenset(vars(nn.Module())) | {"forward"}
 
 
 class Attributes:
-    """Of all modules, as of now. Owns references to them."""
+    """Of all modules, as of now. Owns references to them. `called`: the model, in names."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self._before = model, _of(model)
+    def __init__(self, model: nn.Module, called: str = "the model") -> None:
+        self._model, self._called, self._before = model, called, _of(model, called)
+        self._versions = _versions(self._before)
+        self._values = {(module, key): value for module in model.modules()
+                        for key, value in vars(module).items() if key not in _TORCHS}
 
     def changed(self) -> list[str]:
         """The names of those that are other objects now."""
-        now = _of(self._model)
+        now = _of(self._model, self._called)
         return [name for name in {**self._before, **now} if name not in now
                 or name not in self._before or now[name] is not self._before[name]]
 
+    def changed_in_place(self) -> list[str]:
+        """The names of tensors that have been written."""
+        now = _versions(self._before)
+        return [name for name, version in self._versions.items() if now[name] != version]
 
-def _of(model: nn.Module) -> dict[str, Any]:
-    return {(f"{key!r} of {name}" if name else f"{key!r} of the model"): value
+    def put_back(self) -> None:
+        """The same objects as then, and no others."""
+        for module in self._model.modules():
+            for key in [key for key in vars(module)
+                        if key not in _TORCHS and (module, key) not in self._values]:
+                del vars(module)[key]
+        for (module, key), value in self._values.items():
+            vars(module)[key] = value
+
+
+def _of(model: nn.Module, called: str) -> dict[str, Any]:
+    return {f"{key!r} of {name or called}": value
             for name, module in model.named_modules()
             for key, value in vars(module).items() if key not in _TORCHS}
+
+
+def _versions(attributes: dict[str, Any]) -> dict[str, int]:
+    return {name: value._version for name, value in attributes.items()
+            if isinstance(value, torch.Tensor) and not value.is_inference()}

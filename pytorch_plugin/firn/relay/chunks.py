@@ -9,6 +9,7 @@ when the optimizer has made 1, 10 and 100 steps: a layer may do nothing at first
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Callable, Hashable, Sequence
 
 import torch
@@ -95,11 +96,13 @@ def _run(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> list[
 
 
 class ChunkedRun:
-    """A layer over each part of a batch: as a Run, over all of it. Gradients of what is cut are put
-    together; those of what is not are summed, in order."""
+    """A layer over each part of a batch: as a Run, over all of it, with one use of each input and of
+    each shared parameter. Gradients of what is cut are put together; those of what is not are summed,
+    in order."""
 
-    def __init__(self, run_part: Callable[[int], Run], cut: Cut, needs: Sequence[bool],
+    def __init__(self, run_part: Callable[[int], Run], whole: Run, cut: Cut, needs: Sequence[bool],
                  joined: Sequence[bool]) -> None:
+        self.whole = whole  # over the whole batch, for a backward pass with a graph
         self._run_part, self._bounds, self._joined = run_part, cut.bounds, joined
         self._runs: list[Run] = []
         self.needed: list[bool] = []
@@ -121,13 +124,22 @@ class ChunkedRun:
     def backward(self, uses: Sequence[int], shared: Sequence[torch.Tensor], which: Sequence[int],
                  gradients: Sequence[torch.Tensor | None]) -> list[Gradients]:
         found: list[list[torch.Tensor | None]] = []
+        sums: list[torch.Tensor | None] = [None] * len(shared)
         for number, (begin, end) in enumerate(self._bounds):
             part = [None if each is None else each[begin:end] if self._joined[at] else
                     each if number == 0 else None for at, each in zip(which, gradients)]
-            found.append([each[0] for each in
-                          self._runs[number].backward(uses, shared, which, part)])
-        return [[_whole(pieces, cut, self._bounds)]
-                for pieces, cut in zip(zip(*found), self._is_cut)]
+            given = [each[0] for each in self._runs[number].backward(uses, shared, which, part)]
+            found.append(given[:len(self._is_cut)])
+            sums = [_sum([one, other])
+                    for one, other in zip(sums, given[len(self._is_cut):], strict=True)]
+        return [*([_whole(pieces, cut, self._bounds)]
+                  for pieces, cut in zip(zip(*found), self._is_cut)), *([each] for each in sums)]
+
+    def spare(self) -> ChunkedRun:
+        """One more of it, for one more backward pass."""
+        other = copy.copy(self)
+        other._runs = [each.spare() for each in self._runs]
+        return other
 
 
 def _whole(pieces: Sequence[torch.Tensor | None], cut: bool,
@@ -139,9 +151,13 @@ def _whole(pieces: Sequence[torch.Tensor | None], cut: bool,
         shape = given[0].shape[1:]
         return torch.cat([given[0].new_zeros((end - begin, *shape)) if each is None else each
                           for each, (begin, end) in zip(pieces, bounds)])
-    total = given[0]
-    for each in given[1:]:
-        total = total + each
+    return _sum(given)
+
+
+def _sum(gradients: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    total = None
+    for each in gradients:
+        total = each if total is None else total if each is None else total + each
     return total
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from typing import Any, Iterator, Literal, Sequence
+from typing import Any, Callable, Iterator, Literal, Sequence
 
 import torch
 from torch import nn
@@ -21,12 +21,17 @@ from firn.relay.update import Update, check_optimizer
 
 
 class Relay:
-    """The part that both forms have (loop.py, split.py)."""
+    """The part that all forms have (loop.py, split.py, automatic.py)."""
+
+    gives_way = False  # to one that the program asks for
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int, *,
                  layers: Sequence[nn.Module | str] | None, keep: int | Literal["auto"],
                  eager: bool) -> None:
         check_optimizer(optimizer)
+        for other in layers_of.relays_of(model):
+            if other.gives_way and not self.gives_way:
+                other.close()
         found = layers_of.find(model, layers)
         number = 0 if keep == "auto" else keep
         if not 0 <= number <= len(found):
@@ -41,8 +46,8 @@ class Relay:
         layers_of.share_out(model, found)
         self._here = threading.local()
         self._draws = Draws(self._say)
-        self._undo = watch.prepare(model, self._say)
-        self._update = Update(optimizer, found, eager, self._say)
+        self._undo = self._prepare(model)
+        self._update = self._updated_by(optimizer, found, eager)
         self._hints = Hints(found, self._update)
         self._forwards = []
         for layer in found:
@@ -76,6 +81,13 @@ class Relay:
             self._undo()
         self._forwards = []
         self._update.close()
+
+    def _prepare(self, model: nn.Module) -> Callable[[], None]:
+        return watch.prepare(model, self._say)
+
+    def _updated_by(self, optimizer: torch.optim.Optimizer, layers: Sequence[Layer],
+                    eager: bool) -> Update:
+        return Update(optimizer, layers, eager, self._say)
 
     @staticmethod
     def _say(words: str) -> None:
@@ -122,8 +134,8 @@ class Relay:
         return result, call
 
     def _node(self, layer: Layer, run: Any, uses: Sequence[int], shared: Sequence[torch.Tensor],
-              needed: Sequence[bool]) -> Call:
-        return Call(layer, run, uses, shared, needed, self._before_backward, self._inside,
+              needed: Sequence[bool], kind: type[Call] = Call) -> Call:
+        return kind(layer, run, uses, shared, needed, self._before_backward, self._inside,
                     self._after_backward)
 
     @staticmethod

@@ -112,7 +112,7 @@ def find(model: nn.Module, wanted: Sequence[nn.Module | str] | None) -> list[Lay
                 raise ValueError(f"firn.relay: layers=: a {type(module).__name__} is no module of "
                                  "the model")
     else:
-        modules = _repeated(model)
+        modules = repeated(model)
     modules = list(dict.fromkeys(modules))
     if not modules:
         raise Refused(f"firn.relay: {type(model).__name__} has no ModuleList or Sequential of "
@@ -125,7 +125,8 @@ def find(model: nn.Module, wanted: Sequence[nn.Module | str] | None) -> list[Lay
     return [Layer(names[module], module, number) for number, module in enumerate(modules)]
 
 
-def _repeated(model: nn.Module) -> list[nn.Module]:
+def repeated(model: nn.Module) -> list[nn.Module]:
+    """The modules that are taken for layers where none are named."""
     found: list[nn.Module] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
@@ -171,8 +172,10 @@ def share_out(model: nn.Module, layers: Sequence[Layer]) -> None:
 
 def relay_of(model: nn.Module) -> Any:
     """The relay whose forward methods the model's layers have; None where they have their own."""
-    for module in model.modules():
-        forward = module.__dict__.get("forward")
-        if isinstance(forward, Forward):
-            return forward.owner
-    return None
+    return next(iter(relays_of(model)), None)
+
+
+def relays_of(model: nn.Module) -> list[Any]:
+    """All such relays."""
+    forwards = [each.__dict__.get("forward") for each in model.modules()]
+    return list(dict.fromkeys(each.owner for each in forwards if isinstance(each, Forward)))

@@ -10,7 +10,9 @@ too (tied ones) are inputs in that sense.
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Sequence
+import contextlib
+import copy
+from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -59,12 +61,20 @@ class Run:
         if layer.runs & (layer.runs - 1) == 0:
             self._sample = Sample(found)
         mine = [each.detach() if each.requires_grad else each for each in found]
-        memory = [_memory_of(each) for each in mine]
-        self._views = [(each, version_of(each)) for each, one in zip(mine, memory)
-                       if any(other == one and needs for other, needs in zip(memory, self.needed))
-                       and memory.count(one) > 1]
+        self.returned(mine)
         result += mine
         return structure
+
+    def returned(self, result: Sequence[torch.Tensor]) -> None:
+        """Notes which tensors of `result` share memory, for check(); `needed` is known."""
+        memory = [_memory_of(each) for each in result]
+        self._views = [(each, version_of(each)) for each, one in zip(result, memory)
+                       if any(other == one and needs for other, needs in zip(memory, self.needed))
+                       and memory.count(one) > 1]
+
+    def spare(self) -> Run:
+        """One more of it, for one more backward pass."""
+        return copy.copy(self)
 
     def _inputs(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Leaves for the inputs that need gradients, and all inputs. (Autocast casts a leaf once,
@@ -85,7 +95,7 @@ class Run:
         """Runs the layer again and backward: adds to its own parameters' gradients, and returns
         those of each input that needs one, then of each of `shared`: uses[i] contributions.
         `gradients` are those of the result's tensors number `which`."""
-        self._check()
+        self.check()
         leaves, inputs = self._inputs()
         with self._settings.as_they_were():
             result: list[torch.Tensor] = []
@@ -110,6 +120,29 @@ class Run:
                 each.add_first(leaf.grad)
         return [each.padded() for each in found]
 
+    def differentiable(self, inputs: Sequence[torch.Tensor], shared: Sequence[torch.Tensor],
+                       which: Sequence[int],
+                       gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """The gradients of `inputs`, which are the inputs that need one, with their graph, and of
+        `shared`, as functions of these and of `gradients`: for create_graph=True."""
+        self.check()
+        gate = _Gate()
+        waiting = iter(inputs)
+        tensors = [gate(next(waiting)) if needs else each
+                   for each, needs in zip(self._tensors, self._needs)]
+        targets = [each for each, needs in zip(tensors, self._needs) if needs] + list(shared)
+        result: list[torch.Tensor] = []
+        with self._settings.as_they_were(), torch.enable_grad():
+            trees.apart(self._call(tensors), result, f"layer {self._layer} returned")
+        given = [(result[at], gradient) for at, gradient in zip(which, gradients)
+                 if gradient is not None and result[at].requires_grad]
+        if not given or not targets:
+            return [None] * len(targets)
+        with gate.shut():
+            return list(torch.autograd.grad([each for each, _ in given], targets,
+                                            [each for _, each in given], create_graph=True,
+                                            allow_unused=True))
+
     def _call(self, tensors: Sequence[torch.Tensor]) -> Any:
         args, kwargs = trees.together(self._structure, tensors)
         return self._layer.forward(*args, **kwargs)
@@ -126,7 +159,9 @@ class Run:
                           "say (a counter, a generator of its own, numpy's, an attribute, a "
                           "context variable or a mode that is set in compute)")
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refused, where inputs, results, parameters or modes are others than after the first run:
+        what a second run makes would differ."""
         views, self._views = self._views, []
         if any(version_of(each) != version for each, version in views):
             raise Refused(f"firn.relay: layer {self._layer} returned tensors that share memory, "
@@ -140,6 +175,37 @@ class Run:
         if self._layer.module.training != self._training:
             raise Refused(f"firn.relay: layer {self._layer} was switched between train() and "
                           "eval() before its backward pass")
+
+
+class _Gate:
+    """Tensors that pass hand no gradient on while it is shut."""
+
+    def __init__(self) -> None:
+        self.is_shut = False
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            passed: torch.Tensor = _Passage.apply(self, tensor)  # type: ignore[no-untyped-call]
+        return passed
+
+    @contextlib.contextmanager
+    def shut(self) -> Iterator[None]:
+        self.is_shut = True
+        try:
+            yield
+        finally:
+            self.is_shut = False
+
+
+class _Passage(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, gate: _Gate, tensor: torch.Tensor) -> torch.Tensor:
+        context.gate = gate
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return None, None if context.gate.is_shut else gradient
 
 
 def hooks_of(tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
@@ -255,6 +321,8 @@ def _parameters_version(layer: Layer) -> int:
 class Call:
     """A layer's call, over one run or over the chunks of a batch (chunks.py)."""
 
+    _node: Any  # the autograd.Function that it is
+
     def __init__(self, layer: Layer, run: Any, uses: Sequence[int], shared: Sequence[torch.Tensor],
                  needed: Sequence[bool], before: Callable[[Call], None],
                  inside: Callable[[], ContextManager[None]],
@@ -271,7 +339,7 @@ class Call:
             [*(each for each in tensors if each.requires_grad), *self._shared], self._uses)
             for _ in range(count)]
         anchor = torch.empty(0, requires_grad=True)  # (parameters alone may need gradients)
-        out = _Node.apply(self, result, anchor, *edges)  # type: ignore[no-untyped-call]
+        out = self._node.apply(self, result, anchor, *edges)
         structure = self._structure
         for at, each in zip(self._which, out):
             result[at] = each
@@ -313,6 +381,9 @@ class _Node(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, *gradients: torch.Tensor | None) -> Any:
         return (None, None, None, *context.call.backward(gradients))
+
+
+Call._node = _Node
 
 
 def call_of(node: Any) -> Call | None:

@@ -39,6 +39,10 @@ class SplitRelay(Relay):
             return layer.forward(*args, **kwargs)
         tensors: list[torch.Tensor] = []
         structure = trees.apart((args, kwargs), tensors, f"layer {layer} is given")
+        return self._run(layer, structure, tensors)
+
+    def _run(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        """The layer's result, from a node that runs it again."""
         cut = Cut(tensors, self.micro_batches)
         self._hints.wanted(layer.number + 1)
         with self._inside():
@@ -65,8 +69,16 @@ class SplitRelay(Relay):
             return Run(layer, structure, part, self._settings(layer, part))
 
         needs = [each.requires_grad for each in tensors]
-        run = ChunkedRun(run_part, cut, needs, self._joined[kind])
-        return self._node(layer, run, [1] * sum(needs), (), seen.needed)(tensors)
+        run = ChunkedRun(run_part, Run(layer, structure, tensors, settings), cut, needs,
+                         self._joined[kind])
+        shared = self._inputs_of(layer)
+        return self._node(layer, run, [1] * (sum(needs) + len(shared)), shared,
+                          seen.needed)(tensors)
+
+    def _inputs_of(self, layer: Layer) -> Sequence[torch.Tensor]:
+        """The parameters whose gradients the node hands on, where it runs in parts; those of others
+        are summed in place."""
+        return ()
 
     def _before_backward(self, call: Call) -> None:
         self._hints.wanted(call.layer.number - 1)

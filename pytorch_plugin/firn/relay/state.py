@@ -70,6 +70,21 @@ class Settings:
         finally:
             now_random.put_back()
 
+    @contextlib.contextmanager
+    def once_more(self) -> Iterator[None]:
+        """With the generators' states as they were, in the same forward pass: autocast's cache stays
+        as it is. Nothing has been drawn by it at the end."""
+        now = self._randomness.now()
+        self._randomness.put_back()
+        try:
+            yield
+        finally:
+            now.put_back()
+
+    def put_back(self) -> None:
+        """The generators' states, as they were."""
+        self._randomness.put_back()
+
     def has_drawn(self) -> bool:
         """Since as_they_were() began."""
         return self._randomness.has_moved()

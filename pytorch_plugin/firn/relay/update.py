@@ -99,11 +99,13 @@ class Update:
         """Hooks of others, which a step of a layer would call too often."""
         optimizer = self.optimizer
         global_hooks = sys.modules[torch.optim.Optimizer.__module__]  # (torch.optim hides it)
-        hooks = len(optimizer._optimizer_step_pre_hooks) \
-            + len(optimizer._optimizer_step_post_hooks) \
-            + len(global_hooks._global_optimizer_pre_hooks) \
-            + len(global_hooks._global_optimizer_post_hooks)
-        return None if hooks == len(self._hooks) else "it has hooks, which see whole steps only"
+        hooks = [each for all_hooks in (optimizer._optimizer_step_pre_hooks,
+                                        optimizer._optimizer_step_post_hooks,
+                                        global_hooks._global_optimizer_pre_hooks,
+                                        global_hooks._global_optimizer_post_hooks)
+                 for each in all_hooks.values() if not getattr(each, "of_firn", False)]
+        return None if len(hooks) == len(self._hooks) else \
+            "it has hooks, which see whole steps only"
 
     def _before(self, *_: Any) -> None:
         if self._inner:

@@ -35,25 +35,38 @@ def look(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
     """Runs the layer plainly, once, with its graph, which is added to `inside`. Refused is
     what cannot run twice: changes in place of arguments or of buffers, results that are no
     tensors, tensors of the graph that are no arguments."""
-    args, kwargs = trees.together(structure, tensors)
-    buffers = Buffers(layer)
-    before = [version_of(each) for each in tensors]
-    hooks = hooks_of(tensors)  # (asks for grad_fn: views that were changed have new ones)
     torch.clear_autocast_cache()  # (a weight is cast in each call, as when it runs again)
-    begin = _now()
-    value = layer.forward(*args, **kwargs)
-    end = _now()
-    _look_at_changes(layer, structure, tensors, before, args, kwargs)
-    buffers.check()
-    if hooks_of(tensors) != hooks and not layer.kept:
-        raise hooked(layer)
-    result: list[torch.Tensor] = []
-    trees.apart(value, result, f"layer {layer} returned")
-    seen = _edges(layer, tensors, result, begin, inside.nodes)
-    if not layer.kept:  # (whose graph stays)
-        inside.add(layer, begin, end, tensors, result)
-    layer.seen[kind_of(structure, tensors, layer)] = seen
-    return seen, value
+    run = PlainRun(layer, structure, tensors)
+    return run.check(inside), run.value
+
+
+class PlainRun:
+    """Runs the layer plainly, once, with its graph: `value` is what it returned."""
+
+    def __init__(self, layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> None:
+        self._layer, self._structure, self._tensors = layer, structure, tensors
+        self._args, self._kwargs = trees.together(structure, tensors)
+        self._buffers = Buffers(layer)
+        self._before = [version_of(each) for each in tensors]
+        self._hooks = hooks_of(tensors)  # (asks for grad_fn: views that were changed have new ones)
+        self.result: list[torch.Tensor] = []  # the tensors of `value`, after check()
+        self._begin = _now()
+        self.value = layer.forward(*self._args, **self._kwargs)
+        self._end = _now()
+
+    def check(self, inside: Inside) -> Seen:
+        """What look() says."""
+        layer, tensors = self._layer, self._tensors
+        _look_at_changes(layer, self._structure, tensors, self._before, self._args, self._kwargs)
+        self._buffers.check()
+        if hooks_of(tensors) != self._hooks and not layer.kept:
+            raise hooked(layer)
+        trees.apart(self.value, self.result, f"layer {layer} returned")
+        seen = _edges(layer, tensors, self.result, self._begin, inside.nodes)
+        if not layer.kept:  # (whose graph stays)
+            inside.add(layer, self._begin, self._end, tensors, self.result)
+        layer.seen[kind_of(self._structure, tensors, layer)] = seen
+        return seen
 
 
 def _now() -> int:
@@ -214,28 +227,37 @@ def check_model(model: nn.Module, layers: Sequence[Layer]) -> None:
 Say = Callable[[str], None]
 
 
+def checkpointed(model: nn.Module) -> list[nn.Module]:
+    """The modules that transformers' gradient checkpointing is on for."""
+    return [each for each in model.modules()
+            if getattr(each, "gradient_checkpointing", False) is True]
+
+
+def caching(model: nn.Module) -> list[Any]:
+    """The configurations by which modules keep keys and values."""
+    found = {id(config): config for module in model.modules()
+             for config in [getattr(module, "config", None)]
+             if getattr(config, "use_cache", None) is True}
+    return list(found.values())
+
+
 def prepare(model: nn.Module, say: Say) -> Callable[[], None]:
     """Turns off what would run layers again, or keep state in them, beside the relay. Returns the
     function that turns it on again."""
-    checkpointed = [each for each in model.modules()
-                    if getattr(each, "gradient_checkpointing", False) is True]
+    recomputed, configs = checkpointed(model), caching(model)
     disable = getattr(model, "gradient_checkpointing_disable", None)
-    configs: dict[int, Any] = {
-        id(config): config for module in model.modules()
-        for config in [getattr(module, "config", None)]
-        if getattr(config, "use_cache", None) is True}
 
     def undo() -> None:
-        for module in checkpointed if disable is not None else ():
+        for module in recomputed if disable is not None else ():
             module.gradient_checkpointing = True  # type: ignore[assignment]
-        for config in configs.values():
+        for config in configs:
             config.use_cache = True
 
     try:
-        if checkpointed and disable is not None:
+        if recomputed and disable is not None:
             disable()
             say("gradient checkpointing is turned off: the relay recomputes")
-        for config in configs.values():
+        for config in configs:
             config.use_cache = False
         if configs:
             say("use_cache of the model's configuration is off: a layer that keeps keys and values "
@@ -244,3 +266,18 @@ def prepare(model: nn.Module, say: Say) -> Callable[[], None]:
         undo()
         raise
     return undo
+
+
+def pause(model: nn.Module) -> Callable[[], None]:
+    """As prepare(), for the time of one forward pass, and without a word. Changes attributes alone,
+    which what is called puts back."""
+    recomputed, configs = checkpointed(model), caching(model)
+
+    def put(wanted: bool) -> None:
+        for module in recomputed:
+            module.gradient_checkpointing = wanted  # type: ignore[assignment]
+        for config in configs:
+            config.use_cache = wanted
+
+    put(False)
+    return lambda: put(True)

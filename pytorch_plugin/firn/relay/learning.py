@@ -1,0 +1,134 @@
+"""The plain calls of a layer in a program that knows nothing of the relay: could it run again?
+
+A layer runs plainly until the optimizer's first step, as without a relay: its own result goes on.
+The first call of each kind is looked at (watch.PlainRun), and followed by a second run with the same
+random numbers, for comparison. Such a layer is refused, as the program is then still where it would
+be without a relay. What happens before the backward pass reaches it is looked at, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import weakref
+from typing import Any, Callable, ContextManager, Sequence
+
+import torch
+
+from firn.relay import watch
+from firn.relay.attributes import Attributes
+from firn.relay.layers import Layer
+from firn.relay.node import Run
+from firn.relay.sameness import Sample
+from firn.relay.state import Settings
+from firn.relay.trees import Refused
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def check_inside(layer: Layer, inner: Sequence[torch.nn.Module],
+                 parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Refused, for what a second run does twice: hooks on `inner` modules of the layer and on its
+    `parameters`, running statistics."""
+    if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in parameters):
+        raise Refused(f"layer {layer} has a hook on a parameter's gradient, which would run in each "
+                      "run of the layer")
+    for module in inner:
+        if any(getattr(module, hooks) for hooks in _HOOKS):
+            raise Refused(f"layer {layer} has a hook on a {type(module).__name__} in it, which would "
+                          "run in each run of the layer")
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training and \
+                module.track_running_stats:
+            raise Refused(f"layer {layer} has a {type(module).__name__} with running statistics, "
+                          "which a second run would update twice")
+
+
+def first_call(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], settings: Settings,
+               refuse: Callable[[Refused], None]) -> Any:
+    """The layer's own result, of a plain run. Calls `refuse` where it could not run again."""
+    numbers, attributes = _numpys_state(), Attributes(layer.module, "it")
+    run = watch.PlainRun(layer, structure, tensors)
+    try:
+        run.check(watch.Inside())
+        written = attributes.changed_in_place()
+        if written:
+            raise Refused(f"layer {layer} changes {', '.join(written)} in place")
+        if _numpys_state() != numbers:
+            raise Refused(f"layer {layer} draws from numpy's random numbers, which a second run "
+                          "would draw anew")
+        _run_again(layer, structure, tensors, settings, run.result, attributes.changed())
+    except Refused as why:
+        refuse(why)
+    return run.value
+
+
+def _run_again(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], settings: Settings,
+               first: Sequence[torch.Tensor], changed: Sequence[str]) -> None:
+    """Refused, where a second run has other results, or does again what the first one did."""
+    attributes = Attributes(layer.module, "it")
+    run = Run(layer, structure, tensors, settings)
+    again: list[torch.Tensor] = []
+    try:
+        with settings.once_more(), _own_hooks():
+            run.forward(again)
+        twice = [name for name in attributes.changed() if name in changed]
+    except Exception as error:
+        raise Refused(f"layer {layer} fails in a second run: {type(error).__name__}: {error}"
+                      ) from error
+    finally:
+        attributes.put_back()
+    if twice:
+        raise Refused(f"layer {layer} changes {', '.join(twice)} in each of its runs")
+    leaves = [weakref.ref(each) for each in run.leaves]
+    run.leaves = []
+    if any(each() is not None for each in leaves):
+        gc.collect()
+    if any(each() is not None for each in leaves):
+        raise Refused(f"layer {layer} computes a tensor that outlives it and is no result (an "
+                      "attribute, a hook that keeps it, router logits)")
+    if not Sample(first).is_close(again, settings.casts or torch.backends.cuda.matmul.allow_tf32):
+        raise Refused(f"layer {layer} has other results in a second run with the same random "
+                      "numbers (a counter, a generator of its own)")
+
+
+def _own_hooks() -> ContextManager[None]:
+    """The program's hooks on saved tensors (checkpoint's, which counts them) see the first run."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, torch.Tensor.detach)
+
+
+def watch_backward(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
+                   settings: Settings, result: Sequence[torch.Tensor],
+                   exact: bool, refuse: Callable[[Refused], None]) -> None:
+    """Calls `refuse` if the layer could not run again when the backward pass reaches it. `exact`:
+    or if it would round elsewhere then."""
+    run = Run(layer, structure, tensors, settings)
+    run.needed = [each.requires_grad for each in result]
+    run.returned([each.detach() for each in result])
+
+    waiting = [run]
+
+    def reached(*_: Any) -> None:
+        if waiting:
+            layer.backwards += 1
+            try:
+                waiting.pop().check()
+                if exact and torch.is_grad_enabled():
+                    raise Refused(f"a backward pass with create_graph=True reaches layer {layer}: "
+                                  "its bits would be others (of 2 micro-batches they are anyway)")
+            except Refused as why:
+                refuse(why)
+
+    del run
+    for node in {each.grad_fn for each in result if each.grad_fn is not None}:
+        node.register_prehook(reached)
+
+
+def _numpys_state() -> Any:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    kind, keys, *rest = numpy.random.get_state()
+    return kind, keys.tobytes(), rest

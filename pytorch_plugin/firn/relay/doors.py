@@ -88,6 +88,8 @@ class Doors:
             with self._lock:
                 call(*arguments)
         except Exception as error:
+            self._waiting = []
+            self._rest()
             self.say(f"off: {type(error).__name__}: {error}")
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
@@ -108,7 +110,7 @@ class Doors:
             self.say(f"off for {waiting.name}: " + (
                 _without(waiting) if waiting.without else
                 "it has stepped, and no module in train() mode that has its parameters was called "
-                "with gradients"))
+                "with gradients (what torch.compile traces is not seen)"))
         self._end(waiting)
 
     def _end(self, waiting: _Waiting) -> None:

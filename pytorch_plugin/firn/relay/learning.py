@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import pickle
 import sys
 import weakref
 from typing import Any, Callable, ContextManager, Sequence
@@ -47,16 +48,18 @@ def check_inside(layer: Layer, inner: Sequence[torch.nn.Module],
 def first_call(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], settings: Settings,
                refuse: Callable[[Refused], None]) -> Any:
     """The layer's own result, of a plain run. Calls `refuse` where it could not run again."""
-    numbers, attributes = _numpys_state(), Attributes(layer.module, "it")
+    drawn, attributes = _other_generators(layer), Attributes(layer.module, "it")
     run = watch.PlainRun(layer, structure, tensors)
     try:
         run.check(watch.Inside())
         written = attributes.changed_in_place()
         if written:
             raise Refused(f"layer {layer} changes {', '.join(written)} in place")
-        if _numpys_state() != numbers:
-            raise Refused(f"layer {layer} draws from numpy's random numbers, which a second run "
-                          "would draw anew")
+        moved = [name for name, state in _other_generators(layer).items()
+                 if state != drawn.get(name)]
+        if moved:
+            raise Refused(f"layer {layer} draws from {moved[0]}, of which a second run would get "
+                          "other numbers")
         _run_again(layer, structure, tensors, settings, run.result, attributes.changed())
     except Refused as why:
         refuse(why)
@@ -126,9 +129,14 @@ def watch_backward(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]
         node.register_prehook(reached)
 
 
-def _numpys_state() -> Any:
+def _other_generators(layer: Layer) -> dict[str, bytes]:
+    """The states of generators of random numbers that Settings does not put back."""
+    found = {}
     numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    kind, keys, *rest = numpy.random.get_state()
-    return kind, keys.tobytes(), rest
+    if numpy is not None:
+        found["numpy.random"] = pickle.dumps(numpy.random.get_state())
+    for module in layer.module.modules():
+        for key, value in vars(module).items():
+            if isinstance(value, torch.Generator):
+                found[f"its generator {key!r}"] = bytes(value.get_state().cpu().tolist())
+    return found

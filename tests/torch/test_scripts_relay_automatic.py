@@ -1,0 +1,57 @@
+"""`firn run --relay` on the software GPU: scripts as they are. With one micro-batch every bit is the
+native run's, at a part of its memory; with several, losses are close, and steps need less."""
+
+import pytest
+
+from script_runs import check_budget, check_same
+
+SMALL = {
+    "gpt_adamw.py": ("--steps", 4, "--layers", 3, "--length", 128, "--batch", 4),
+    "autocast_accumulation.py": ("--steps", 3, "--layers", 2, "--batch", 8),
+    "hf_trainer.py": ("--steps", 3, "--layers", 2, "--length", 128, "--batch", 4),
+    "convnet_bn_sgd_checkpoint.py": ("--steps", 2, "--blocks", 2, "--batch", 4),
+}
+FOUND = {
+    "gpt_adamw.py": "3 layers of Gpt.blocks",
+    "autocast_accumulation.py": "2 layers of TransformerEncoder.layers",
+    "hf_trainer.py": "2 layers of GPT2Model.h",
+}
+
+
+def lines(run):
+    return [each for each in run.text.splitlines() if each.startswith("firn: relay: ")]
+
+
+@pytest.mark.parametrize("script", FOUND)
+def test_one_micro_batch_has_the_scripts_bits(native, with_firn, spill_dir, script):
+    alone = native(script, *SMALL[script])
+    budget = alone.budget(0.5)
+    run = with_firn(script, *SMALL[script], budget=budget, dirs=[spill_dir],
+                    options=["--relay", "1"])
+    check_same(run, alone)
+    check_budget(run, budget)
+    assert lines(run) == [f"firn: relay: {FOUND[script]}, 1 micro-batch, from AdamW's second step "
+                          "on"]
+    assert run.device()["spilled_bytes"] > 0
+
+
+@pytest.mark.parametrize("script", FOUND)
+def test_several_micro_batches_have_close_losses(native, with_firn, spill_dir, script):
+    alone = native(script, *SMALL[script])
+    run = with_firn(script, *SMALL[script], budget=alone.budget(0.5), dirs=[spill_dir],
+                    options=["--relay", "4"])
+    assert run.status == 0, run.text
+    assert len(lines(run)) == 1 and f"{FOUND[script]}, 4 micro-batches" in lines(run)[0]
+    numbers = [[float.fromhex(each.split()[1]) for each in one.values("loss")]
+               for one in (run, alone)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.05) and len(numbers[0]) >= 3
+
+
+def test_a_script_that_is_left_alone(native, with_firn, spill_dir):
+    script = "convnet_bn_sgd_checkpoint.py"
+    alone = native(script, *SMALL[script])
+    run = with_firn(script, *SMALL[script], budget=alone.budget(0.5), dirs=[spill_dir],
+                    options=["--relay", "2"])
+    check_same(run, alone)
+    (line,) = lines(run)
+    assert "firn: relay: off for " in line, line

@@ -22,7 +22,9 @@ def lines(run):
     return [each for each in run.text.splitlines() if each.startswith("firn: relay: ")]
 
 
-@pytest.mark.parametrize("script", FOUND)
+@pytest.mark.parametrize("script", [
+    "gpt_adamw.py", *(pytest.param(each, marks=pytest.mark.long) for each in FOUND
+                      if each != "gpt_adamw.py")])
 def test_one_micro_batch_has_the_scripts_bits(native, with_firn, spill_dir, script):
     alone = native(script, *SMALL[script])
     budget = alone.budget(0.5)
@@ -35,7 +37,9 @@ def test_one_micro_batch_has_the_scripts_bits(native, with_firn, spill_dir, scri
     assert run.device()["spilled_bytes"] > 0
 
 
-@pytest.mark.parametrize("script", FOUND)
+@pytest.mark.parametrize("script", [
+    "gpt_adamw.py", *(pytest.param(each, marks=pytest.mark.long) for each in FOUND
+                      if each != "gpt_adamw.py")])
 def test_several_micro_batches_have_close_losses(native, with_firn, spill_dir, script):
     alone = native(script, *SMALL[script])
     run = with_firn(script, *SMALL[script], budget=alone.budget(0.5), dirs=[spill_dir],
@@ -47,6 +51,7 @@ def test_several_micro_batches_have_close_losses(native, with_firn, spill_dir, s
     assert numbers[0] == pytest.approx(numbers[1], rel=0.05) and len(numbers[0]) >= 3
 
 
+@pytest.mark.long
 def test_a_script_that_is_left_alone(native, with_firn, spill_dir):
     script = "convnet_bn_sgd_checkpoint.py"
     alone = native(script, *SMALL[script])
@@ -55,3 +60,20 @@ def test_a_script_that_is_left_alone(native, with_firn, spill_dir):
     check_same(run, alone)
     (line,) = lines(run)
     assert "firn: relay: off for " in line, line
+
+
+def beside(run):
+    """The most memory of a step, beside what is there between steps."""
+    (found,) = run.values("beside")
+    return int(found)
+
+
+def test_steps_need_less(native):
+    """With PyTorch's own allocator: the relay is any allocator's."""
+    small = ("--width", 64, "--batch", 8)
+    plain, whole, parts = (
+        native("step_peaks.py", *small, environment={"FIRN_RELAY": micro_batches})
+        for micro_batches in ("0", "1", "4"))
+    assert whole.results() == plain.results() and lines(plain) == []
+    assert beside(whole) < 0.25 * beside(plain)
+    assert beside(parts) < 0.6 * beside(whole)

@@ -132,6 +132,7 @@ class AutomaticRelay(SplitRelay):
         try:
             learning.check_inside(layer, *self._inner[layer])
             structure = trees.apart((args, kwargs), tensors, f"layer {layer} is given")
+            learning.check_arguments(layer, tensors)
         except Refused as why:
             self.refuse(why)
             return layer.forward(*args, **kwargs)
@@ -194,10 +195,13 @@ class AutomaticRelay(SplitRelay):
 
 
 def is_plain() -> bool:
-    """No compiler, tracer or functorch's transform is at work: the program itself runs."""
-    return not (torch.compiler.is_compiling() or torch.jit.is_tracing() or
+    """No compiler, tracer, functorch's transform or graph's capture is at work: the program itself
+    runs."""
+    return not (torch.compiler.is_compiling() or torch._C._is_tracing() or
                 torch.fx._symbolic_trace._is_fx_tracing_flag or
-                torch._C._functorch.peek_interpreter_stack() is not None)
+                torch._C._functorch.peek_interpreter_stack() is not None or
+                (torch.cuda.is_initialized() and  # type: ignore[no-untyped-call]
+                 torch.cuda.is_current_stream_capturing()))
 
 
 def _in_ddp() -> bool:

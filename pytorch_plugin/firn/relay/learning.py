@@ -28,6 +28,17 @@ from firn.relay.trees import Refused
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+def check_arguments(layer: Layer, tensors: Sequence[torch.Tensor]) -> None:
+    """Refused, where one is of a class that stands for something else (fake, nested, distributed),
+    or sparse."""
+    for each in tensors:
+        if type(each) not in (torch.Tensor, torch.nn.Parameter) or \
+                each.layout is not torch.strided:
+            kind = type(each).__name__
+            raise Refused(f"layer {layer} is given a {kind} of layout {each.layout}, which may not "
+                          "be cut or compared as others are")
+
+
 def check_inside(layer: Layer, inner: Sequence[torch.nn.Module],
                  parameters: Sequence[torch.nn.Parameter]) -> None:
     """Refused, for what a second run does twice: hooks on `inner` modules of the layer and on its
@@ -63,6 +74,8 @@ def first_call(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], se
         _run_again(layer, structure, tensors, settings, run.result, attributes.changed())
     except Refused as why:
         refuse(why)
+    except Exception as error:  # (the program's own run is over)
+        refuse(Refused(f"layer {layer} cannot be looked at: {type(error).__name__}: {error}"))
     return run.value
 
 

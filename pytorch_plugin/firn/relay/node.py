@@ -204,7 +204,7 @@ class _Passage(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
         return None, None if context.gate.is_shut else gradient
 
 

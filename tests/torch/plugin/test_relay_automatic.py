@@ -518,6 +518,34 @@ def test_optimizers_from_before_the_model_moves(automatic):
     assert equal(relayed, plain) and relay is not None
 
 
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_accelerate(automatic, precision):
+    accelerate = pytest.importorskip("accelerate")
+
+    def train(model, optimizer):
+        accelerator = accelerate.Accelerator(cpu=True, mixed_precision=precision,
+                                             gradient_accumulation_steps=2)
+        prepared, optimizer = accelerator.prepare(model, optimizer)
+        losses = []
+        for words in words_of(6):
+            with accelerator.accumulate(prepared):
+                loss = loss_of(prepared, words)
+                accelerator.backward(loss)
+                accelerator.clip_grad_norm_(prepared.parameters(), 0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss)
+        assert accelerator.unwrap_model(prepared) is model
+        return losses
+    make = lambda: Words(tied=False, drop=0.1)  # noqa: E731
+    plain, _ = run(train, make)
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    automatic(1)
+    relayed, relay = run(train, make)
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    assert equal(relayed, plain) and relay is not None
+
+
 def test_threads_that_train_models_of_their_own(automatic):
     expected, _ = run(plain_steps, lambda: Words(drop=0.0))
     automatic(2)

@@ -207,7 +207,20 @@ def words(block):
     return lambda: Words(block=block, drop=0.1)
 
 
+class Odd(torch.Tensor):
+    """A class of the program's."""
+
+
+class WithOdd(Words):
+    def forward(self, words):
+        value = self.embedding(words).as_subclass(Odd)
+        for block in self.blocks:
+            value = block(value)
+        return self.head(value).as_subclass(torch.Tensor)
+
+
 CASES = {
+    "subclass": (lambda: WithOdd(block=Block), plain_steps, "is given a Odd of layout"),
     "batch norm": (words(Normed), plain_steps, "blocks.0.batch is a BatchNorm1d with running "
                    "statistics"),
     "counter": (words(CountsInAttribute), plain_steps, r"changes 'calls' of it in each of its runs"),
@@ -238,6 +251,24 @@ def test_is_left_alone(capfd, name):
     assert len(lines) == 1, lines
     kind = type(make()).__name__
     assert lines[0].startswith(f"firn: relay: off for {kind}: ") and says in lines[0], lines[0]
+
+
+CALLS = itertools.count()
+
+
+class CountsElsewhere(Block):
+    def forward(self, value):
+        return super().forward(value) * (1 + next(CALLS) % 3)
+
+
+def test_state_that_nothing_shows(capfd):
+    """(A second run has moved it on by then: no bits are promised.)"""
+    with contextlib.closing(doors_of.Doors(2)):
+        model = Words(block=CountsElsewhere)
+        plain_steps(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert firn.relay.of(model) is None
+    assert "(CountsElsewhere) has other results in a second run with the same random numbers" in \
+        capfd.readouterr().err
 
 
 def alone(line, lines):

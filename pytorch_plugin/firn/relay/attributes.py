@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ class Attributes:
 
     def __init__(self, model: nn.Module, called: str = "the model") -> None:
         self._model, self._called, self._before = model, called, _of(model, called)
-        self._versions = _versions(self._before)
+        self._written = _written(self._before)
         self._values = {(module, key): value for module in model.modules()
                         for key, value in vars(module).items() if key not in _TORCHS}
 
@@ -26,9 +27,10 @@ class Attributes:
                 or name not in self._before or now[name] is not self._before[name]]
 
     def changed_in_place(self) -> list[str]:
-        """The names of tensors that have been written."""
-        now = _versions(self._before)
-        return [name for name, version in self._versions.items() if now[name] != version]
+        """The names of tensors that have been written, and of lists, dictionaries and sets with
+        other objects in them."""
+        now = _written(self._before)
+        return [name for name, value in self._written.items() if now[name] != value]
 
     def put_back(self) -> None:
         """The same objects as then, and no others."""
@@ -46,6 +48,14 @@ def _of(model: nn.Module, called: str) -> dict[str, Any]:
             for key, value in vars(module).items() if key not in _TORCHS}
 
 
-def _versions(attributes: dict[str, Any]) -> dict[str, int]:
-    return {name: value._version for name, value in attributes.items()
-            if isinstance(value, torch.Tensor) and not value.is_inference()}
+def _written(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Something that is another when the value has been changed in place."""
+    found: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if isinstance(value, torch.Tensor):
+            found[name] = 0 if value.is_inference() else value._version
+        elif isinstance(value, dict):
+            found[name] = [(id(key), id(each)) for key, each in value.items()]
+        elif isinstance(value, (list, set, collections.deque)):
+            found[name] = list(map(id, value))
+    return found

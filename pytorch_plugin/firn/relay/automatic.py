@@ -65,6 +65,8 @@ class AutomaticRelay(SplitRelay):
         whole = Forward(Layer("", model, -1), self._forward)
         model.__dict__["forward"] = whole
         self._forwards.append(whole)
+        # For the forward pass that has begun already, and does not come through _forward().
+        self._undo_pause: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return (f"firn.relay of {type(self.model).__name__}, by itself: {self.micro_batches} "
@@ -97,6 +99,19 @@ class AutomaticRelay(SplitRelay):
             text = str(why).removeprefix("firn.relay: ")
             self._say_line(f"off for {type(self.model).__name__}: {text}")
 
+    def begin(self) -> None:
+        """The model's forward method is about to run, and is not this one's yet."""
+        self._undo_pause = watch.pause(self.model)
+
+    def close(self) -> None:
+        self._resume()
+        super().close()
+
+    def _resume(self) -> None:
+        undo, self._undo_pause = self._undo_pause, None
+        if undo is not None:
+            undo()
+
     def _prepare(self, model: nn.Module) -> Callable[[], None]:
         return lambda: None  # (_forward does, for as long as it runs)
 
@@ -106,6 +121,8 @@ class AutomaticRelay(SplitRelay):
 
     def _forward(self, model: Layer, args: Any, kwargs: Any) -> Any:
         """Runs in the place of the model's forward method."""
+        if self._undo_pause is not None:
+            self._resume()
         if not is_plain() or not self._forwards or not torch.is_grad_enabled():
             return model.forward(*args, **kwargs)
         if _in_ddp():
@@ -184,7 +201,7 @@ class AutomaticRelay(SplitRelay):
             return
         layer.forwards += 1
         learning.watch_backward(layer, structure, tensors, settings, result,
-                                self.micro_batches == 1, self.refuse)
+                                self.micro_batches == 1, self._resume, self.refuse)
 
     def _inputs_of(self, layer: Layer) -> Sequence[torch.Tensor]:
         return [each for each in layer.shared if each.requires_grad]

@@ -173,6 +173,7 @@ class Doors:
             return True
         self._relays.add(relay)
         relay.say_what_was_found(type(optimizer).__name__)
+        relay.begin()
         return True
 
 

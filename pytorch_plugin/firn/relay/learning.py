@@ -117,9 +117,10 @@ def _own_hooks() -> ContextManager[None]:
 
 def watch_backward(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
                    settings: Settings, result: Sequence[torch.Tensor],
-                   exact: bool, refuse: Callable[[Refused], None]) -> None:
-    """Calls `refuse` if the layer could not run again when the backward pass reaches it. `exact`:
-    or if it would round elsewhere then."""
+                   exact: bool, begun: Callable[[], None],
+                   refuse: Callable[[Refused], None]) -> None:
+    """Calls `begun` when the backward pass reaches the layer, and `refuse` if it could not run again
+    then. `exact`: or if it would round elsewhere."""
     run = Run(layer, structure, tensors, settings)
     run.needed = [each.requires_grad for each in result]
     run.returned([each.detach() for each in result])
@@ -129,6 +130,7 @@ def watch_backward(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]
     def reached(*_: Any) -> None:
         if waiting:
             layer.backwards += 1
+            begun()
             try:
                 waiting.pop().check()
                 if exact and torch.is_grad_enabled():

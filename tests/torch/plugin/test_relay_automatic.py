@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from conftest import PYTHON
 from relay_models import Block, Words, firn, loss_of, quietly, word_parts
@@ -158,21 +159,18 @@ def by_slopes_of_slopes(model, optimizer):
     return losses
 
 
-def checkpointed(reentrant):
-    def train(model, optimizer):
-        from torch.utils.checkpoint import checkpoint
-        losses = []
-        for words in words_of(4):
-            value = model.embedding(words[:, :-1])
-            for block in model.blocks:
-                value = checkpoint(block, value, use_reentrant=reentrant)
-            loss = functional.cross_entropy(model.head(value).flatten(0, 1), words[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss)
-        return losses
-    return train
+class Checkpointed(Words):
+    reentrant = False
+
+    def forward(self, words):
+        value = self.embedding(words)
+        for block in self.blocks:
+            value = checkpoint(block, value, use_reentrant=self.reentrant)
+        return self.head(value)
+
+
+class Reentrant(Checkpointed):
+    reentrant = True
 
 
 PROGRAMS = [plain_steps, accumulating, twice_before_backward, scaled_under_autocast,
@@ -218,6 +216,25 @@ def test_a_graph_of_the_backward_pass(automatic, capfd):
         "blocks.2 (Block): its bits would be others" in capfd.readouterr().err
 
 
+class Twice(Words):
+    """Each layer's input depends on the layer's own parameters."""
+
+    def forward(self, words):
+        value = self.embedding(words)
+        for block in self.blocks:
+            value = block(block(value))
+        return self.head(value)
+
+
+def test_a_graph_of_the_backward_pass_where_layers_run_twice(automatic):
+    plain, _ = run(by_slopes_of_slopes, lambda: Twice(tied=False).double())
+    automatic(2)
+    relayed, relay = run(by_slopes_of_slopes, lambda: Twice(tied=False).double())
+    assert relay is not None
+    for first, second in zip(relayed, plain, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("train", PROGRAMS)
 @pytest.mark.parametrize("micro_batches", [2, 4])
 def test_several_micro_batches_are_close(automatic, train, micro_batches):
@@ -235,21 +252,28 @@ def test_layers_run_in_parts_from_the_second_step_on(automatic):
     model = Words(block=Counting)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     counts = []
-    for words in words_of(5):
+    for number, words in enumerate(words_of(5)):
+        model.blocks[1].norm.weight.requires_grad_(number < 3)
         Counting.runs.clear()
         loss_of(model, words).backward()
         counts.append(sum(Counting.runs))  # with gradients
         optimizer.step()
-    # The first step: once, and once more to compare. Then three parts, forward and backward.
-    assert counts == [3 * 2] + [3 * 2 * 3] * 4
+    # The first step: once, and once more to compare. Then three parts, forward and backward. In the
+    # fourth step one layer's calls are of another kind.
+    assert counts == [3 * 2, 3 * 2 * 3, 3 * 2 * 3, 2 + 2 * 2 * 3, 3 * 2 * 3]
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_the_programs_own_checkpoints(automatic, reentrant):
-    make = lambda: Words(tied=False, drop=0.2)  # noqa: E731
-    plain, _ = run(checkpointed(reentrant), make)
-    automatic(1)
-    assert equal(run(checkpointed(reentrant), make)[0], plain)
+@pytest.mark.parametrize("kind", [Checkpointed, Reentrant])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_the_programs_own_checkpoints(automatic, kind, micro_batches):
+    make = lambda: kind(tied=False, drop=0.2 if micro_batches == 1 else 0.0)  # noqa: E731
+    plain, _ = run(plain_steps, make)
+    automatic(micro_batches)
+    relayed, relay = run(plain_steps, make)
+    assert relay is not None
+    if micro_batches == 1:
+        assert equal(relayed, plain)
+    close(relayed, plain)
 
 
 def frozen(model):

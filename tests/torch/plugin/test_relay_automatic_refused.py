@@ -111,6 +111,27 @@ class Balanced(Block):
         return value
 
 
+class Collects(Block):
+    def __init__(self, width, drop=0.0):
+        super().__init__(width, drop)
+        self.losses = []
+
+    def forward(self, value):
+        value = super().forward(value)
+        self.losses.append(value.square().mean())
+        return value
+
+
+KEPT: list = []
+
+
+class KeepsElsewhere(Block):
+    def forward(self, value):
+        value = super().forward(value)
+        KEPT.append(value.square().mean())
+        return value
+
+
 class Says(Block):
     """An argument of a kind that may hold state."""
 
@@ -144,8 +165,38 @@ class ChangesResult(Words):
         return self.head(value)
 
 
+class ReturnsMore(Block):
+    """At some time an object, behind a draw of random numbers."""
+
+    more = False
+
+    def forward(self, value):
+        value = super().forward(value)
+        return (value, object()) if ReturnsMore.more else (value, None)
+
+
+class TakesFirst(Words):
+    def forward(self, words):
+        value = self.embedding(words)
+        for block in self.blocks:
+            value, _ = block(value)
+        return self.head(value)
+
+
+def returning_more(model, optimizer):
+    ReturnsMore.more = False
+    losses = plain_steps(model, optimizer, 3)
+    ReturnsMore.more = True
+    return losses + plain_steps(model, optimizer, 2)
+
+
 def with_balance(model, words):
     return loss_of(model, words) + 0.1 * sum(each.loss for each in model.blocks)
+
+
+def with_collected(model, words):
+    lost = loss_of(model, words)
+    return lost + 0.1 * sum(each.losses.pop() for each in model.blocks)
 
 
 def with_numpy(model, optimizer):
@@ -231,11 +282,15 @@ CASES = {
     "in place": (words(InPlace), plain_steps, "changes one of its arguments in place"),
     "balance": (words(Balanced), lambda *both: plain_steps(*both, loss=with_balance),
                 "changes 'loss' of it in each of its runs"),
+    "collected": (words(Collects), lambda *both: plain_steps(*both, loss=with_collected),
+                  "changes 'losses' of it in place"),
     "cache": (lambda: WithCache(block=Says), plain_steps, "is given a builtins.object"),
     "results": (lambda: ChangesResult(block=Shared), plain_steps, "returned tensors that share "
                 "memory, and one of them was changed in place"),
     "hook": (words(Block), hooked_inside, "blocks.1 (Block) has a hook on a Linear in it"),
     "hook later": (words(Block), hooked_later, "blocks.1 (Block) has a hook on a Linear in it"),
+    "result later": (lambda: TakesFirst(block=ReturnsMore, drop=0.2), returning_more,
+                     "returned a builtins.object"),
     "parameter": (words(Block), hooked_parameter, "has a hook on a parameter's gradient"),
     "eval": (words(Block), evaluated_before_backward, "was switched between train() and eval()"),
     "autocast": (words(Block), second_call_under_autocast, "is called twice under autocast"),
@@ -246,7 +301,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_is_left_alone(capfd, name):
     make, train, says = CASES[name]
-    parts = 1 if name == "hook later" else 2  # (the steps before it are in parts)
+    parts = 1 if name.endswith("later") else 2  # (steps before it are in parts)
     lines = [each for each in both_ways(capfd, make, train, parts) if "off for" in each]
     assert len(lines) == 1, lines
     kind = type(make()).__name__
@@ -268,6 +323,16 @@ def test_state_that_nothing_shows(capfd):
         plain_steps(model, torch.optim.SGD(model.parameters(), lr=0.1))
         assert firn.relay.of(model) is None
     assert "(CountsElsewhere) has other results in a second run with the same random numbers" in \
+        capfd.readouterr().err
+
+
+def test_tensors_that_outlive_a_layer_elsewhere(capfd):
+    KEPT.clear()
+    with contextlib.closing(doors_of.Doors(2)):
+        model = Words(block=KeepsElsewhere)
+        plain_steps(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        assert firn.relay.of(model) is None
+    assert "(KeepsElsewhere) computes a tensor that outlives it and is no result" in \
         capfd.readouterr().err
 
 

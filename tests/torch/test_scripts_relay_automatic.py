@@ -1,5 +1,5 @@
-"""`firn run --relay` on the software GPU: scripts as they are. With one micro-batch every bit is the
-native run's, at a part of its memory; with several, losses are close, and steps need less."""
+"""`firn run --relay` on the software GPU: scripts as they are. With one micro-batch every bit is
+the native run's, at a part of its memory; with several, losses are close, and steps need less."""
 
 import pytest
 

@@ -85,12 +85,12 @@ class AutomaticRelay(SplitRelay):
             path = f"{kind}.{attribute}" if attribute else kind
             counts[path] = counts.get(path, 0) + 1
         layers = " and ".join(f"{count} layers of {path}" for path, count in counts.items())
-        parts = "1 micro-batch" if self.micro_batches == 1 else f"{self.micro_batches} micro-batches"
-        beside = [what for what, found in (("gradient checkpointing", watch.checkpointed(self.model)),
-                                           ("use_cache", watch.caching(self.model))) if found]
+        parts = f"{self.micro_batches} micro-batch{'es' if self.micro_batches > 1 else ''}"
+        beside = [what for what, found in (
+            ("gradient checkpointing", watch.checkpointed(self.model)),
+            ("use_cache", watch.caching(self.model))) if found]
         off = f"; {' and '.join(beside)} off while it trains" if beside else ""
-        self._say_line(f"{layers}, {parts}, from {optimizer}'s second "
-                       f"step on{off}")
+        self._say_line(f"{layers}, {parts}, from {optimizer}'s second step on{off}")
 
     def refuse(self, why: Refused) -> None:
         """Gives the model back, and says why."""

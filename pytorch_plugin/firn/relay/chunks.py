@@ -96,9 +96,9 @@ def _run(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> list[
 
 
 class ChunkedRun:
-    """A layer over each part of a batch: as a Run, over all of it, with one use of each input and of
-    each shared parameter. Gradients of what is cut are put together; those of what is not are summed,
-    in order."""
+    """A layer over each part of a batch: as a Run, over all of it, with one use of each input and
+    of each shared parameter. Gradients of what is cut are put together; those of what is not are
+    summed, in order."""
 
     def __init__(self, run_part: Callable[[int], Run], whole: Run, cut: Cut, needs: Sequence[bool],
                  joined: Sequence[bool]) -> None:

@@ -3,8 +3,9 @@
 Two doors. Each new optimizer is noted (torch.optim.Optimizer.__init__), for the program's modules
 are known by whose parameters an optimizer has. Then torch's hook in front of all modules' calls
 (register_module_forward_pre_hook) waits for the outermost module in train() mode that has some of
-them, and gives it a relay. The hook is gone when all of the optimizer's parameters have been met, or
-when it has made its first step. One line on standard error says what was found, or why not.
+them, and gives it a relay. The hook is gone when all of the optimizer's parameters have been met,
+or when it has made its first step. One line on standard error says what was found, or why not.
+A third one leads out: a model that torch.jit.script compiles is given back.
 
 Nothing is raised here: the program goes on plainly.
 """
@@ -61,15 +62,30 @@ class Doors:
             init(optimizer, *args, **kwargs)
             self._quietly(self._made, optimizer)
 
-        self._patch = made
-        torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign, assignment]
+        self._script = script = torch.jit.script
 
-    def close(self) -> None:
-        """For tests: no door is left, nor a relay."""
-        if torch.optim.Optimizer.__init__ is self._patch:
+        @functools.wraps(script)
+        def compiled(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            self._quietly(self._compiles, obj)
+            return script(obj, *args, **kwargs)
+
+        self._patches = made, compiled
+        torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign, assignment]
+        torch.jit.script = compiled
+
+    def shut(self) -> None:
+        """Gives no relay from now on."""
+        made, compiled = self._patches
+        if torch.optim.Optimizer.__init__ is made:
             torch.optim.Optimizer.__init__ = self._init  # type: ignore[method-assign]
+        if torch.jit.script is compiled:
+            torch.jit.script = self._script
         self._waiting = []
         self._rest()
+
+    def close(self) -> None:
+        """As shut(), and gives all models back."""
+        self.shut()
         for relay in self._relays:
             relay.close()
 
@@ -91,6 +107,13 @@ class Doors:
             self._waiting = []
             self._rest()
             self.say(f"off: {type(error).__name__}: {error}")
+
+    def _compiles(self, obj: Any) -> None:
+        """torch.jit.script is about to read the source of the forward methods."""
+        if isinstance(obj, nn.Module):
+            for relay in layers_of.relays_of(obj):
+                if relay.gives_way:
+                    relay.refuse(Refused("torch.jit.script compiles its forward methods"))
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
         waiting: _Waiting

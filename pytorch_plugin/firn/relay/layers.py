@@ -53,6 +53,10 @@ class Layer:
         return f"{self.name} ({type(self.module).__name__})"
 
 
+# What torch.export and torch.jit.script read of a forward method, to compile its source.
+_LOOKED_AT = ("__code__", "__globals__", "__closure__", "__defaults__", "__kwdefaults__")
+
+
 class Forward:
     """Stands in for a layer's forward method. A deep copy of the module, and one that is saved,
     have their class's own. (A shallow copy, copy.copy(), shares it: it runs the layer itself.)"""
@@ -61,6 +65,9 @@ class Forward:
         self._before = layer.module.__dict__.get("forward")
         self._module, self._layer, self._run = weakref.ref(layer.module), layer, run
         functools.update_wrapper(self, layer.forward)
+        for name in _LOOKED_AT:
+            if hasattr(layer.forward, name):
+                self.__dict__[name] = getattr(layer.forward, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._run(self._layer, args, kwargs)

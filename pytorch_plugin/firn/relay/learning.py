@@ -1,9 +1,9 @@
 """The plain calls of a layer in a program that knows nothing of the relay: could it run again?
 
 A layer runs plainly until the optimizer's first step, as without a relay: its own result goes on.
-The first call of each kind is looked at (watch.PlainRun), and followed by a second run with the same
-random numbers, for comparison. Such a layer is refused, as the program is then still where it would
-be without a relay. What happens before the backward pass reaches it is looked at, too.
+The first call of each kind is looked at (watch.PlainRun), and followed by a second run with the
+same random numbers, for comparison. A layer that fails is refused, and the program is still where
+it would be without a relay. So is one that the backward pass finds changed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def check_inside(layer: Layer, inner: Sequence[torch.nn.Module],
     """Refused, for what a second run does twice: hooks on `inner` modules of the layer and on its
     `parameters`, running statistics."""
     if any(each._backward_hooks or each._post_accumulate_grad_hooks for each in parameters):
-        raise Refused(f"layer {layer} has a hook on a parameter's gradient, which would run in each "
-                      "run of the layer")
+        raise Refused(f"layer {layer} has a hook on a parameter's gradient, which would run in "
+                      "each run of the layer")
     for module in inner:
         if any(getattr(module, hooks) for hooks in _HOOKS):
-            raise Refused(f"layer {layer} has a hook on a {type(module).__name__} in it, which would "
-                          "run in each run of the layer")
+            raise Refused(f"layer {layer} has a hook on a {type(module).__name__} in it, which "
+                          "would run in each run of the layer")
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training and \
                 module.track_running_stats:
             raise Refused(f"layer {layer} has a {type(module).__name__} with running statistics, "
@@ -95,7 +95,7 @@ def _run_again(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], se
     finally:
         attributes.put_back()
     if twice:
-        raise Refused(f"layer {layer} changes {', '.join(twice)} in each of its runs")
+        raise Refused(f"layer {layer} changes {', '.join(twice)} in each run")
     leaves = [weakref.ref(each) for each in run.leaves]
     run.leaves = []
     if any(each() is not None for each in leaves):
@@ -119,8 +119,8 @@ def watch_backward(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]
                    settings: Settings, result: Sequence[torch.Tensor],
                    exact: bool, begun: Callable[[], None],
                    refuse: Callable[[Refused], None]) -> None:
-    """Calls `begun` when the backward pass reaches the layer, and `refuse` if it could not run again
-    then. `exact`: or if it would round elsewhere."""
+    """Calls `begun` when the backward pass reaches the layer, and `refuse` if it could not run
+    again then. `exact`: or if it would round elsewhere."""
     run = Run(layer, structure, tensors, settings)
     run.needed = [each.requires_grad for each in result]
     run.returned([each.detach() for each in result])

@@ -72,8 +72,8 @@ class Settings:
 
     @contextlib.contextmanager
     def once_more(self) -> Iterator[None]:
-        """With the generators' states as they were, in the same forward pass: autocast's cache stays
-        as it is. Nothing has been drawn by it at the end."""
+        """With the generators' states as they were, in the same forward pass: autocast's cache
+        stays as it is. Nothing has been drawn by it at the end."""
         now = self._randomness.now()
         self._randomness.put_back()
         try:

@@ -70,7 +70,7 @@ def beside(run):
 
 def test_steps_need_less(native):
     """With PyTorch's own allocator: the relay is any allocator's."""
-    small = ("--width", 64, "--batch", 8)
+    small = ("--width", 64, "--batch", 8, "--length", 64)
     plain, whole, parts = (
         native("step_peaks.py", *small, environment={"FIRN_RELAY": micro_batches})
         for micro_batches in ("0", "1", "4"))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Steps of a GPT whose layers are computed again, by the relay and by torch.utils.checkpoint, in one
+"""Steps of the demo's GPT whose layers are computed again, by the relay and by torch.utils.checkpoint, in one
 process and in turn, on the CPU: what the relay's Python costs where everything fits.
 
   bench/overhead/relay_times.py [--rounds 30] [--width 256] [--layers 8] [--rows 8] [--length 128]
 
 Each round makes a step of each way, in an order that changes; the ways are plain, checkpoint
-(use_reentrant=False around each block), and relay (FIRN_RELAY's, with one micro-batch and with
+(use_reentrant=False around each layer), and relay (FIRN_RELAY's, with one micro-batch and with
 two). Prints the median of the rounds' ratios to checkpoint's step, and their quartiles.
 """
 
@@ -17,13 +17,13 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "pytorch_plugin"), str(ROOT / "tests/torch/scripts")]
+sys.path[:0] = [str(ROOT / "pytorch_plugin"), str(ROOT / "bench/demo")]
 
 import torch  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-import gpt_adamw  # noqa: E402
+import train_gpt  # noqa: E402
 from firn.relay.doors import Doors  # noqa: E402
 
 WARM = 3  # rounds that are not counted: the relay's first step is plain
@@ -34,9 +34,9 @@ class Job:
 
     def __init__(self, args, way):
         torch.manual_seed(1)
-        self.model = gpt_adamw.Gpt(args.layers, args.width, 4, args.length)
+        self.model = train_gpt.Gpt(args.layers, args.width, 4, args.length)
         if way == "checkpoint":
-            for block in self.model.blocks:
+            for block in self.model.layers:
                 block.forward = self._recomputed(block.forward)
         doors = Doors(int(way.partition(" ")[2])) if way.startswith("relay") else None
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)

@@ -7,7 +7,8 @@ whole. So a layer's weights, gradients and states are used once in a row, and li
 where Firn is the allocator, the rest is in host memory or on NVMe meanwhile. The executor
 contributes order only, and runs with any allocator, on any device.
 
-This module is called like a function; see relay().
+This module is called like a function; see relay(). With FIRN_RELAY=8 (firn run --relay 8) programs
+get the split form by themselves (doors.py).
 """
 
 from __future__ import annotations

@@ -125,6 +125,9 @@ class AutomaticRelay(SplitRelay):
             self._resume()
         if not is_plain() or not self._forwards or not torch.is_grad_enabled():
             return model.forward(*args, **kwargs)
+        if not self.model.training:
+            with self._inside():  # (the layers are parts of a forward pass that is left alone)
+                return model.forward(*args, **kwargs)
         if _in_ddp():
             self.refuse(Refused("it is in a DistributedDataParallel, which counts backward passes: "
                                 "not yet supported"))
@@ -134,7 +137,7 @@ class AutomaticRelay(SplitRelay):
     @contextlib.contextmanager
     def _nothing_beside(self) -> Iterator[None]:
         """Without what would run layers again, or keep state in them, beside the relay."""
-        undo = watch.pause(self.model) if self._forwards and self.model.training else None
+        undo = watch.pause(self.model) if self._forwards else None
         try:
             yield
         finally:

@@ -148,19 +148,19 @@ class Doors:
 
     def _called(self, module: nn.Module, _: Any) -> None:
         """Before a module's forward method."""
-        if not is_plain() or module in self._known or not module.training or \
-                not torch.is_grad_enabled():
-            return
-        self._quietly(self._look_at, module)
+        if is_plain() and module.training and torch.is_grad_enabled():
+            self._quietly(self._look_at, module)
 
     def _look_at(self, module: nn.Module) -> None:
+        if module in self._known:
+            return
         for each in self._waiting:
             if each.optimizer() is None:
                 self._end(each)
         own = set(module.parameters())
         found = [(len(own.intersection(each.parameters())), each) for each in self._waiting]
         concerned = [each for count, each in found if count]
-        if module in self._known or not concerned:
+        if not concerned:
             return
         main = max(found, key=lambda each: each[0])[1]
         optimizer = main.optimizer()

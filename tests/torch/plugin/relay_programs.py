@@ -1,5 +1,5 @@
-"""For the tests of a relay by itself: doors that close at the test's end, and a program run with and
-without them."""
+"""For the tests of a relay by itself: doors that close at the test's end, and a program run with
+and without them."""
 
 import pytest
 import torch

@@ -190,6 +190,9 @@ def test_layers_run_in_parts_from_the_second_step_on(automatic):
     # The first step: once, and once more to compare. Then three parts, forward and backward. In the
     # fourth step one layer's calls are of another kind.
     assert counts == [3 * 2, 3 * 2 * 3, 3 * 2 * 3, 2 + 2 * 2 * 3, 3 * 2 * 3]
+    Counting.runs.clear()
+    loss_of(model.eval(), words).backward()  # it is left alone
+    assert Counting.runs == [True] * 3
 
 
 @pytest.mark.parametrize("kind", [Checkpointed, Reentrant])

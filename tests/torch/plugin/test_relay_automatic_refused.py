@@ -170,6 +170,28 @@ def test_a_fault_of_the_doors_is_a_line(capfd, monkeypatch):
     assert lines == ["firn: relay: off: ZeroDivisionError: division by zero"]
 
 
+def test_modules_that_no_set_can_hold(capfd):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(12, 41)
+            self.embedding = nn.Embedding(41, 12)
+
+        def forward(self, words):
+            return self.linear(self.embedding(words))
+
+        __hash__ = None
+
+    doors = doors_of.Doors(2)
+    with contextlib.closing(doors):
+        model = Outer()
+        optimizer = torch.optim.SGD([model.linear.weight], lr=0.1)
+        loss_of(model, torch.ones(2, 5, dtype=torch.long)).backward()
+        optimizer.step()
+    assert capfd.readouterr().err == \
+        "firn: relay: off: TypeError: unhashable type: 'Outer'\n"
+
+
 def test_standard_error_that_is_closed(monkeypatch):
     import sys
     for stream in (None, open("/dev/full", "w")):

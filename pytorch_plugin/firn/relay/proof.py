@@ -64,7 +64,7 @@ class Proof:
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter],
                  step_of: Callable[[set[nn.Parameter]], None]) -> None:
         self._optimizer, self._parameters = optimizer, parameters
-        self._why: str | None = None
+        self.why: str | None = None  # not, as the trial showed
         self._alone: list[dict[str, Any]] = []
         before = self._now(with_gradients=True)
         held = _held(optimizer)
@@ -76,11 +76,11 @@ class Proof:
             step_of(set(parameters))
             changed = [key for each in begun for key in each.changed()] + _other_states(optimizer)
             if changed:
-                self._why = f"its value {changed[0]!r} changes with each step"
+                self.why = f"its value {changed[0]!r} changes with each step"
             elif chance.has_moved():
-                self._why = "it draws random numbers"
+                self.why = "it draws random numbers"
         except Exception as error:
-            self._why = f"a step of one layer failed ({error})"
+            self.why = f"a step of one layer failed ({error})"
         self._put_back(before)
         for key in _other_states(optimizer):
             del optimizer.state[key]
@@ -90,8 +90,8 @@ class Proof:
 
     def why_not(self) -> str | None:
         """After the whole step."""
-        if self._why is not None:
-            return self._why
+        if self.why is not None:
+            return self.why
         for alone, whole in zip(self._alone, self._now(with_gradients=False)):
             if not _same(alone, whole):
                 return "a layer's step alone has other results than in the whole step"

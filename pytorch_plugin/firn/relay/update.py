@@ -18,6 +18,7 @@ from torch import nn
 
 from firn.relay.layers import Layer
 from firn.relay.proof import Proof, smallest, why_no_trial
+from firn.relay.subset import step_of
 from firn.relay.trees import Refused
 
 
@@ -51,6 +52,10 @@ class Update:
         self._hooks = [optimizer.register_step_pre_hook(self._before),
                        optimizer.register_step_post_hook(self._after)]
 
+    @property
+    def where(self) -> str:
+        return "device"
+
     def close(self) -> None:
         for each in self._hooks:
             each.remove()
@@ -62,7 +67,7 @@ class Update:
             self._left.update((each, _identity(each)) for each in wanted)
         if not self.eager or layer.updated or self._others() is not None:
             return
-        self._step_of(wanted)
+        self._step_layer(layer, wanted)
         for parameter in self._known(wanted):
             parameter.grad = None
         layer.updated = True
@@ -79,21 +84,18 @@ class Update:
         return [each for group in self.optimizer.param_groups for each in group["params"]
                 if each in wanted]
 
+    def abandon(self) -> None:
+        """The step failed: nothing of it is on its way when this returns."""
+
+    def _step_layer(self, layer: Layer, wanted: set[nn.Parameter]) -> None:
+        self._step_of(wanted)
+
     def _step_of(self, wanted: set[nn.Parameter]) -> None:
-        groups = self.optimizer.param_groups
-        every, params = list(groups), [group["params"] for group in groups]
         self._inner = True
         try:
-            for group in every:
-                group["params"] = [each for each in group["params"] if each in wanted]
-            groups[:] = [group for group in every if group["params"]]
-            if groups:
-                self.optimizer.step()
+            step_of(self.optimizer, wanted)
         finally:
             self._inner = False
-            groups[:] = every
-            for group, before in zip(every, params):
-                group["params"] = before
 
     def _others(self) -> str | None:
         """Hooks of others, which a step of a layer would call too often."""
@@ -110,28 +112,38 @@ class Update:
     def _before(self, *_: Any) -> None:
         if self._inner:
             return
-        for layer in self.updated():
-            for parameter in layer.own:
-                if parameter.grad is not None and self._known({parameter}):
-                    raise Refused(f"firn.relay: layer {layer} was updated, and then one of its "
-                                  "parameters got another gradient, from outside of the layer: "
-                                  "eager=False updates it at the end")
+        self._check_updated()
         if self.wanted and not self.eager and self._proof is None:
-            left, self._left = self._left, {}
-            if any(_identity(each) != identity for each, identity in left.items()):
-                raise Refused("firn.relay: gradients were changed between a layer's backward pass "
-                              "and step() (clipping, a scaler, a use of its parameters "
-                              "elsewhere): it cannot be updated before that; eager=False, or "
-                              "clip= and scaler= of the loop form")
+            self._check_left()
             parameters = smallest(self.optimizer, self._layers)
-            if not parameters:  # frozen layers, or a step without gradients: it proves nothing
-                self.eager = all(_is_shared(each) for each in self._layers)
+            if not parameters:
+                self._prove_nothing()
                 return
             why = self._others() or why_no_trial(self.optimizer)
             if why is None:
                 self._proof = Proof(self.optimizer, parameters, self._step_of)
             else:
                 self._refuse(why)
+
+    def _check_updated(self) -> None:
+        for layer in self.updated():
+            for parameter in layer.own:
+                if parameter.grad is not None and self._known({parameter}):
+                    raise Refused(f"firn.relay: layer {layer} was updated, and then one of its "
+                                  "parameters got another gradient, from outside of the layer: "
+                                  "eager=False updates it at the end")
+
+    def _check_left(self) -> None:
+        left, self._left = self._left, {}
+        if any(_identity(each) != identity for each, identity in left.items()):
+            raise Refused("firn.relay: gradients were changed between a layer's backward pass "
+                          "and step() (clipping, a scaler, a use of its parameters "
+                          "elsewhere): it cannot be updated before that; eager=False, or "
+                          "clip= and scaler= of the loop form")
+
+    def _prove_nothing(self) -> None:
+        """Layers are frozen, or the step has no gradients."""
+        self.eager = self.wanted and all(_is_shared(each) for each in self._layers)
 
     def _after(self, *_: Any) -> None:
         if self._inner:
@@ -140,12 +152,15 @@ class Update:
         if self._proof is not None:
             why = self._proof.why_not()
             self._proof = None
-            if why is None:
-                self.eager = True
-            else:
-                self._refuse(why)
+            self._proven(why)
         for layer in self._layers:
             layer.begin_step()
+
+    def _proven(self, why: str | None) -> None:
+        if why is None:
+            self.eager = True
+        else:
+            self._refuse(why)
 
     def _refuse(self, why: str) -> None:
         self.wanted = False

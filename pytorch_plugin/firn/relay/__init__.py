@@ -18,9 +18,9 @@ import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, Sequence, overload
+    from typing import Any, Callable, Literal, Sequence, overload
 
-    from torch import nn
+    from torch import dtype, nn
     from torch.optim import Optimizer
 
     from firn.relay.loop import LoopRelay
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     Eager = bool | Literal["auto"]
     Keep = int | Literal["auto"]
+    Where = Literal["device", "host", "auto"]
+    HostOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
 
 __all__ = ["Refused", "of", "relay"]
 
@@ -38,18 +40,23 @@ if TYPE_CHECKING:
     def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
               split: Literal[False] = False, layers: Sequence[nn.Module | str] | None = None,
               keep: Keep = "auto", clip: float | None = None, scaler: Any = None,
-              eager: Eager = "auto") -> LoopRelay: ...
+              eager: Eager = "auto", where: Where = "device",
+              host_optimizer: HostOptimizer | None = None,
+              accumulate: dtype | None = None) -> LoopRelay: ...
 
     @overload
     def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
               split: Literal[True], layers: Sequence[nn.Module | str] | None = None,
-              keep: Keep = "auto", eager: Eager = "auto") -> nn.Module: ...
+              keep: Keep = "auto", eager: Eager = "auto", where: Where = "device",
+              host_optimizer: HostOptimizer | None = None,
+              accumulate: dtype | None = None) -> nn.Module: ...
 
 
 def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
           split: bool = False, layers: Sequence[nn.Module | str] | None = None,
           keep: Keep = "auto", clip: float | None = None, scaler: Any = None,
-          eager: Eager = "auto") -> Any:
+          eager: Eager = "auto", where: Where = "device",
+          host_optimizer: HostOptimizer | None = None, accumulate: dtype | None = None) -> Any:
     """Takes over the forward methods of the model's repeated layers, until close().
 
     Loop form, in the place of a loop that accumulates gradients:
@@ -86,6 +93,16 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
         optimizer's first step proves that this changes no bit. In the split form False, since the
         program may do something between backward() and step(); with True, step() has to follow each
         backward(), and steps only what is left.
+    where: "host" keeps the optimizer's states in host memory, as tensors of the CPU, and makes the
+        updates there, by the same class with its fused kernel where it has one, while the layers
+        before run backward. Parameters of 16 bits have masters of 32 there, and are their casts.
+        optimizer.state_dict() and load_state_dict() mean the host's states; close() gives them
+        back. "auto": at the host where arithmetic with Firn's measured bandwidths and a timed
+        update says that it is faster; on the device where Firn is not the allocator.
+    host_optimizer: makes the optimizer at the host from groups as torch.optim takes them
+        (DeepSpeedCPUAdam), in the place of one of the same class.
+    accumulate: torch.float32 sums the gradients of a layer's own parameters of 16 bits in 32 bits
+        over the micro-batches, and rounds them once: closer gradients than the plain loop's.
 
     ValueError, TypeError: for options that make no sense. Refused (a RuntimeError): for what cannot
     run twice, or not layer by layer; it names the module and what changes it. It comes from here,
@@ -108,7 +125,15 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
         raise ValueError("firn.relay: clip= and scaler= are the loop form's, and want all "
                          "gradients before the first update (eager=False); with split=True the "
                          "program clips and scales as always")
-    options: dict[str, Any] = {"layers": layers, "keep": keep}
+    if where not in ("device", "host", "auto"):
+        raise ValueError(f"firn.relay: where={where!r}: 'device', 'host' or 'auto'")
+    if host_optimizer is not None and (where == "device" or not callable(host_optimizer)):
+        raise ValueError(f"firn.relay: host_optimizer={host_optimizer!r}: a function that makes an "
+                         "optimizer of groups, for where='host' or 'auto'")
+    if accumulate is not None and str(accumulate) != "torch.float32":
+        raise ValueError(f"firn.relay: accumulate={accumulate!r}: None or torch.float32")
+    options: dict[str, Any] = {"layers": layers, "keep": keep, "where": where,
+                               "host_optimizer": host_optimizer, "accumulate": accumulate}
     if split:
         from firn.relay.split import SplitRelay
         return SplitRelay(model, optimizer, micro_batches, eager=eager is True, **options).model

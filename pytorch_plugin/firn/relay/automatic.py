@@ -29,6 +29,7 @@ class Steps:
     """Counts the optimizer's steps, in the place of an Update; owns nothing of it but a hook."""
 
     wanted = eager = False
+    where = "device"
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.steps = 0

@@ -27,7 +27,8 @@ class Relay:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int, *,
                  layers: Sequence[nn.Module | str] | None, keep: int | Literal["auto"],
-                 eager: bool) -> None:
+                 eager: bool, where: str = "device", host_optimizer: Any = None,
+                 accumulate: torch.dtype | None = None) -> None:
         check_optimizer(optimizer)
         for other in layers_of.relays_of(model):
             if other.gives_way and not self.gives_way:
@@ -47,7 +48,13 @@ class Relay:
         self._here = threading.local()
         self._draws = Draws(self._say)
         self._undo = self._prepare(model)
-        self._update = self._updated_by(optimizer, found, eager)
+        self._accumulate = accumulate
+        self._place = where, host_optimizer
+        try:
+            self._update = self._updated_by(optimizer, found, eager)
+        except BaseException:
+            self._undo()
+            raise
         self._hints = Hints(found, self._update)
         self._forwards = []
         for layer in found:
@@ -67,11 +74,18 @@ class Relay:
 
     def __repr__(self) -> str:
         when = "layer by layer" if self._update.wanted else "at the end"
+        if self._update.where == "host":
+            when += ", at the host"
         kept = sum(each.kept for each in self._layers)
         return (f"firn.relay of {type(self.model).__name__}: {self.micro_batches} micro-batches, "
                 f"layers {', '.join(self.layers)}" +
                 (f", of which the last {kept} are kept" if kept else "") +
                 f"; {type(self.optimizer).__name__} {when}")
+
+    @property
+    def where(self) -> str:
+        """Where updates are made: "device", "host", or "auto" until that is chosen."""
+        return self._update.where
 
     def close(self) -> None:
         """The model and the optimizer are as before firn.relay()."""
@@ -87,7 +101,7 @@ class Relay:
 
     def _updated_by(self, optimizer: torch.optim.Optimizer, layers: Sequence[Layer],
                     eager: bool) -> Update:
-        return Update(optimizer, layers, eager, self._say)
+        return _update(optimizer, layers, eager, self._say, *self._place)
 
     @staticmethod
     def _say(words: str) -> None:
@@ -152,3 +166,17 @@ class Relay:
                 watch.look(layer, structure, tensors, watch.Inside())
         found: watch.Seen = layer.seen[kind]
         return found
+
+
+def _update(optimizer: torch.optim.Optimizer, layers: Sequence[Layer], eager: bool,
+            say: watch.Say, where: str, host_optimizer: Any) -> Update:
+    if where == "device":
+        return Update(optimizer, layers, eager, say)
+    from firn.relay.host import HostUpdate
+    try:
+        return HostUpdate(optimizer, layers, eager, say, where, host_optimizer)
+    except Refused as refused:
+        if where == "host":
+            raise
+        say(f"where='auto': updates on the device ({str(refused).removeprefix('firn.relay: ')})")
+        return Update(optimizer, layers, eager, say)

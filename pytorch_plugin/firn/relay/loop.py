@@ -74,6 +74,7 @@ class LoopRelay(Relay):
             if self._choice is not None:
                 self._keep(self._choice.end_step())
         except BaseException as error:
+            self._update.abandon()
             for parameter in self.model.parameters():
                 if parameter not in had:
                     parameter.grad = None

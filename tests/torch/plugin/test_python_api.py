@@ -374,6 +374,10 @@ optimizer = torch.optim.SGD(model.parameters())
 relay = firn.relay(model, optimizer, micro_batches=2)
 loss: torch.Tensor = relay.step(lambda part: model(part).sum(), [torch.ones(1, 2)])
 same: torch.nn.Module = firn.relay(model, optimizer, 2, split=True, keep=1)
+at_host: str = firn.relay(
+    model, optimizer, 2, where="host", accumulate=torch.float32,
+    host_optimizer=lambda groups: torch.optim.SGD(groups)).where
+firn.relay(model, optimizer, 2, where="gpu")  # type: ignore[call-overload]
 """)
     done = subprocess.run(
         [PYTHON, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"),

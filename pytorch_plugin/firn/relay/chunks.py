@@ -13,12 +13,14 @@ import copy
 from typing import Any, Callable, Hashable, Sequence
 
 import torch
+from torch import nn
 
 from firn.relay import trees
 from firn.relay.layers import Layer
 from firn.relay.node import Gradients, Run
 from firn.relay.sameness import close
 from firn.relay.state import Settings
+from firn.relay.sums import Sums
 from firn.relay.trees import Refused
 
 
@@ -98,11 +100,12 @@ def _run(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> list[
 class ChunkedRun:
     """A layer over each part of a batch: as a Run, over all of it, with one use of each input and
     of each shared parameter. Gradients of what is cut are put together; those of what is not are
-    summed, in order."""
+    summed, in order, of the parameters `wide` in 32 bits."""
 
     def __init__(self, run_part: Callable[[int], Run], whole: Run, cut: Cut, needs: Sequence[bool],
-                 joined: Sequence[bool]) -> None:
+                 joined: Sequence[bool], wide: Sequence[nn.Parameter] = ()) -> None:
         self.whole = whole  # over the whole batch, for a backward pass with a graph
+        self._wide = wide
         self._run_part, self._bounds, self._joined = run_part, cut.bounds, joined
         self._runs: list[Run] = []
         self.needed: list[bool] = []
@@ -125,13 +128,19 @@ class ChunkedRun:
                  gradients: Sequence[torch.Tensor | None]) -> list[Gradients]:
         found: list[list[torch.Tensor | None]] = []
         sums: list[torch.Tensor | None] = [None] * len(shared)
-        for number, (begin, end) in enumerate(self._bounds):
-            part = [None if each is None else each[begin:end] if self._joined[at] else
-                    each if number == 0 else None for at, each in zip(which, gradients)]
-            given = [each[0] for each in self._runs[number].backward(uses, shared, which, part)]
-            found.append(given[:len(self._is_cut)])
-            sums = [_sum([one, other])
-                    for one, other in zip(sums, given[len(self._is_cut):], strict=True)]
+        wide = Sums()
+        try:
+            for number, (begin, end) in enumerate(self._bounds):
+                part = [None if each is None else each[begin:end] if self._joined[at] else
+                        each if number == 0 else None for at, each in zip(which, gradients)]
+                given = [each[0] for each in
+                         self._runs[number].backward(uses, shared, which, part)]
+                found.append(given[:len(self._is_cut)])
+                sums = [_sum([one, other])
+                        for one, other in zip(sums, given[len(self._is_cut):], strict=True)]
+                wide.fold(self._wide)
+        finally:
+            wide.finish()
         return [*([_whole(pieces, cut, self._bounds)]
                   for pieces, cut in zip(zip(*found), self._is_cut)), *([each] for each in sums)]
 

@@ -49,9 +49,7 @@ class Keep:
             self._now = max(self._now, torch.cuda.memory_allocated(self._device))
 
     def end_step(self) -> int:
-        """How many layers to keep from now on."""
-        if not self.looking:
-            return sum(each.kept for each in self._layers)
+        """How many layers to keep from now on. Behind a step that was looked at."""
         self._most.append(self._now)
         if self.looking:
             return 0

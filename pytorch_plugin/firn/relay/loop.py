@@ -17,6 +17,7 @@ from firn.relay.keep import Keep
 from firn.relay.layers import Layer
 from firn.relay.node import Call
 from firn.relay.state import Randomness, ThreadState
+from firn.relay.sums import Sums
 from firn.relay.trees import Refused
 from firn.relay.turns import Places, Turn
 
@@ -31,6 +32,8 @@ class LoopRelay(Relay):
         self.gradient_norm: torch.Tensor | None = None
         self._clip, self._scaler = clip, scaler
         self._learned = False
+        self._sums = Sums() if self._accumulate else None
+        self._kept: list[nn.Parameter] = []  # of kept layers alone
         self._places = Places()
         self._turns: list[Turn] = []
         self._choice = Keep(self._layers) if options["keep"] == "auto" else None
@@ -71,10 +74,13 @@ class LoopRelay(Relay):
             losses = self._threads(compute, parts) if self._learned \
                 else self._plainly(compute, parts)
             self._end_step()
-            if self._choice is not None:
+            if self._choice is not None and self._choice.looking:
                 self._keep(self._choice.end_step())
+                self._note_kept()
         except BaseException as error:
             self._update.abandon()
+            if self._sums is not None:
+                self._sums.finish()
             for parameter in self.model.parameters():
                 if parameter not in had:
                     parameter.grad = None
@@ -121,6 +127,7 @@ class LoopRelay(Relay):
                                   "checkpoint(use_reentrant=True) around them?)")
                 self._look_outside(loss, turn)
                 self._backward(loss)
+                self._fold([each for layer in self._layers for each in layer.own])
                 losses.append(loss.detach())
                 self._draws.learn(kind_of(part), [each.get_offset() - begin for each, begin
                                                   in zip(generators, before)])
@@ -133,7 +140,14 @@ class LoopRelay(Relay):
                       "a layer finds another's; give it to the layers as an argument")
         self._say_of_draws(drawn)
         self._learned = True
+        self._note_kept()
         return losses
+
+    def _note_kept(self) -> None:
+        # (Later steps take kept layers' parameters for shared ones: no node stands for the layer.)
+        shared = {each for layer in self._layers for each in layer.shared}
+        self._kept = [each for layer in self._layers if layer.kept
+                      for each in layer.module.parameters() if each not in shared]
 
     def _say_of_draws(self, on_cpu: bool) -> None:
         """Once, in the first step that draws from a generator of the host."""
@@ -160,6 +174,7 @@ class LoopRelay(Relay):
                 turn.end_forward(reached, self._turns[:number],
                                  any(each.shared for each in self._layers))
                 self._backward(loss)
+                self._fold(self._kept)
                 losses[number] = loss.detach()
                 self._draws.leave(number)
 
@@ -185,6 +200,11 @@ class LoopRelay(Relay):
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         scaled.backward()
 
+    def _fold(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Adds their gradients of a micro-batch to the sums in 32 bits."""
+        if self._sums is not None:
+            self._sums.fold(parameters)
+
     def _look_outside(self, loss: torch.Tensor, turn: Turn) -> set[Call]:
         """Parameters of layers that are used outside of them become shared. Returns the calls that
         the loss depends on."""
@@ -205,6 +225,8 @@ class LoopRelay(Relay):
 
     def _end_step(self) -> None:
         optimizer, scaler = self.optimizer, self._scaler
+        if self._sums is not None:
+            self._sums.finish()
         if self._clip is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
@@ -261,10 +283,14 @@ class LoopRelay(Relay):
                           "step()")
         if turn.number == 0:
             self._hints.wanted(call.layer.number - 1)
+        self._fold(self._kept)
         turn.begin_backward(call, self._turns[:turn.number])
 
     def _after_backward(self, layer: Layer) -> None:
+        self._fold(layer.own)
         if layer.forwards == layer.backwards and \
                 all(each.forward_ended for each in self._turns):
+            if self._sums is not None:
+                self._sums.finish(layer.own)
             self._update.layer_done(layer)
             self._hints.done(layer)

@@ -70,7 +70,7 @@ class SplitRelay(Relay):
 
         needs = [each.requires_grad for each in tensors]
         run = ChunkedRun(run_part, Run(layer, structure, tensors, settings), cut, needs,
-                         self._joined[kind])
+                         self._joined[kind], layer.own if self._accumulate else ())
         shared = self._inputs_of(layer)
         return self._node(layer, run, [1] * (sum(needs) + len(shared)), shared,
                           seen.needed)(tensors)

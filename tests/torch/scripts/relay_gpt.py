@@ -27,22 +27,27 @@ def main():
     parser.add_argument("--eager", choices=["auto", "no"], default="auto")
     parser.add_argument("--keep", default="0", help="layers, or auto")
     parser.add_argument("--fused", action="store_true", help="the fused AdamW")
+    parser.add_argument("--where", choices=["device", "host", "auto"], default="device")
+    parser.add_argument("--bfloat16", action="store_true", help="parameters, and sums in 32 bits")
     args = parser.parse_args()
 
     torch.manual_seed(1)
     model = gpt_adamw.Gpt(args.layers, args.width, args.heads, args.length).to("cuda")
+    if args.bfloat16:
+        model.to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=args.fused or None)
     data = text.batches(text.library_text(1 << 20), args.steps, args.batch, args.length, 1)
     if args.relay:
         warnings.simplefilter("error")
         relay = firn.relay(model, optimizer, micro_batches=args.micro_batches, clip=args.clip,
                            keep="auto" if args.keep == "auto" else int(args.keep),
-                           eager="auto" if args.eager == "auto" else False)
+                           eager="auto" if args.eager == "auto" else False, where=args.where,
+                           accumulate=torch.float32 if args.bfloat16 else None)
 
     def compute(part):
         tokens, targets = part
         logits = model(tokens.to("cuda"))
-        return F.cross_entropy(logits.view(-1, 256), targets.to("cuda").reshape(-1)) \
+        return F.cross_entropy(logits.float().view(-1, 256), targets.to("cuda").reshape(-1)) \
             / args.micro_batches
 
     for step, (tokens, targets) in enumerate(data):
@@ -65,9 +70,12 @@ def main():
             optimizer.zero_grad()
         report.loss(step, total)
     if args.relay:
-        print(f"kept {sum(each.kept for each in relay._layers)}")
+        print(f"graphs {sum(each.kept for each in relay._layers)}")
     if args.steps > 3:
+        print(f"kept {kept}")
         print(f"beside {torch.cuda.max_memory_allocated() - kept}")
+    if args.relay:
+        relay.close()
     print(f"offset {torch.cuda.default_generators[0].get_offset()}")
     report.finish(model.state_dict().values())
 

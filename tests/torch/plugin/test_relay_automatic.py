@@ -127,7 +127,8 @@ def test_one_micro_batch_has_the_programs_bits(automatic, capfd, train, tied):
     assert relay is not None and relay.layers == ["blocks.0", "blocks.1", "blocks.2"]
     assert capfd.readouterr().err == \
         "firn: relay: 3 layers of Words.blocks, 1 micro-batch, from AdamW's second step on\n"
-    assert len(Counting.runs) - runs > 1.4 * runs  # they did run again
+    again = len(Counting.runs) - 2 * runs  # (a third of the calls in evaluated_in_between trains)
+    assert again >= (runs / 3 if train is evaluated_in_between else 0.4 * runs)
 
 
 def test_a_graph_of_the_backward_pass(automatic, capfd):

@@ -358,9 +358,11 @@ bool EngineImpl::take_hints() {
   return any;
 }
 
-/// Fetches what prefetches that are due want, as far as there is room without waiting for it.
+/// Fetches what prefetches that are due want, as far as there is room without waiting for it. A
+/// thread that waits for memory goes first: what both wanted would come and leave in turn for ever.
 bool EngineImpl::run_prefetches() {
   bool any = false;
+  if (waiting_ > 0) return any;
   while (!prefetches_.empty()) {
     const Hint hint = prefetches_.front();
     Block& block = *hint.block;

@@ -357,7 +357,8 @@ class Engine {
   /// brought back, room is made for them, and they count as used then. Where there is room for a
   /// block already, so that nothing has to leave, it begins to come at the call. Of a large block
   /// the spans (EngineOptions::span_bytes) that the addresses touch come. Hints of one stream act
-  /// in their order; the first that lacks room holds up those that are due after it.
+  /// in their order; the first that lacks room holds up those that are due after it, and none begins
+  /// while a thread waits for memory.
   /// Void for blocks that are freed before its place, and ignored, without an error, while `stream`
   /// is captured, where the driver refuses an event, and while HintQueue::most others wait. What
   /// is to be made again (give_recipe()) is made at its use. On a stream that may_end() it acts at

@@ -18,7 +18,7 @@
 
 namespace firn {
 
-/// What the program said of one block. It is void once the block was freed (its generation).
+/// The program's word on one block. It is void once the block was freed (its generation).
 struct Hint {
   enum class Kind : uint8_t { prefetch, cold };
   Kind kind;

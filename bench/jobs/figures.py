@@ -46,7 +46,7 @@ import shown  # noqa: E402
 DEFAULT_JOBS = ("llama3-8b", "llama3-70b-tp8", "granite-8b", "mixture-8x", "gpt-8192", "gpt-12288",
                 "gpt-16384", "bert-8192", "bert-12288", "bert-16384", "t5-8192", "t5-12288",
                 "t5-16384", "bert-large", "vit-large", "resnet152")
-# What makes a figure the same one, made again.
+# A figure is the same one, made again, where these agree.
 KEYS = {"jobs": ("job", "machine", "ssds"), "depth": ("job", "machine", "budget_bytes"),
         "teraio": ("job", "machine", "batch", "length"), "ssdtrain": ("job",),
         "rok": ("job",), "lifetimes": ("job", "machine"),
@@ -66,7 +66,7 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 
 
 class Results:
-    """What was found, in a folder; kept after every figure."""
+    """All that was found, in a folder; kept after every figure."""
 
     def __init__(self, folder: pathlib.Path | None):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What people do today about a job that does not fit, on the same traces and machine: how long a
+"""The ways of today with a job that does not fit, on the same traces and machine: how long a
 step takes, or why it does not run. Each is given the benefit of the doubt where it is modelled.
 """
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from firn.relay import relay as relay
 
-    # What prefetch() and cold() take.
+    # prefetch() and cold() take this.
     Hinted = Optional[Union[torch.Tensor, torch.nn.Module, Mapping[Any, "Hinted"],
                             Iterable["Hinted"]]]
 

@@ -13,7 +13,7 @@ from top_jobs import document, folder, job  # noqa: F401  (a fixture)
 
 
 def read_until(terminal, *wanted):
-    """What is shown until all of that is, in this order."""
+    """All that is shown until that is, in this order."""
     shown = b""
     while not re.search(b".*".join(map(re.escape, wanted)), shown, re.DOTALL):
         ready, _, _ = select.select([terminal], [], [], 60)
@@ -77,7 +77,7 @@ class Terminal:
         os.write(self.terminal, keys)
 
     def end(self):
-        """What is left on it."""
+        """Returns all that is left on it."""
         self.press(b"q")
         with contextlib.suppress(OSError):  # the other side is closed
             while more := os.read(self.terminal, 1 << 16):

@@ -19,7 +19,7 @@ MOST = ("gpt_adamw.py", "convnet_bn_sgd_checkpoint.py")
 @pytest.mark.parametrize("script", [
     pytest.param(script, marks=() if script in MOST else pytest.mark.long) for script in SCRIPTS])
 def test_adversarial(native, with_firn, spill_dir, script):
-    """What can be made again is dropped after every operator; all else is spilled."""
+    """Results that can be made again are dropped after every operator; all else is spilled."""
     alone = native(script, *SMALL[script])
     run = with_firn(script, *SMALL[script], budget="4GiB", dirs=[spill_dir], host="16MiB",
                     options=["--adversarial"], environment={"FIRN_REMAKE": "1"})
@@ -61,7 +61,7 @@ def at_half(*run):
 
 
 def test_an_iteration_that_does_not_fit_is_chosen_for(deep, with_firn):
-    """What is made again does not move; and without the knob all moves."""
+    """Values that are made again do not move; and without the knob all move."""
     moved, remade = (at_half(deep, with_firn, (), remake) for remake in ("0", "1"))
     assert moved["remakes"] == moved["dropped_bytes"] == 0
     assert remade["remakes"] > 100
@@ -72,7 +72,7 @@ def test_an_iteration_that_does_not_fit_is_chosen_for(deep, with_firn):
 
 @pytest.mark.long
 def test_an_iteration_that_is_interrupted(deep, with_firn):
-    """What was chosen for one iteration is given up where another begins, and taken up again."""
+    """A choice for one iteration is given up where another begins, and taken up again."""
     assert at_half(deep, with_firn, ("--interrupted",), "1")["remakes"] > 50
 
 

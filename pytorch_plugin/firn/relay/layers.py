@@ -53,7 +53,7 @@ class Layer:
         return f"{self.name} ({type(self.module).__name__})"
 
 
-# What torch.export and torch.jit.script read of a forward method, to compile its source.
+# torch.export and torch.jit.script read this of a forward method, to compile its source.
 _LOOKED_AT = ("__code__", "__globals__", "__closure__", "__defaults__", "__kwdefaults__")
 
 

@@ -55,7 +55,7 @@ class PlainRun:
         self._end = _now()
 
     def check(self, inside: Inside) -> Seen:
-        """What look() says."""
+        """The words of look()."""
         layer, tensors = self._layer, self._tensors
         _look_at_changes(layer, self._structure, tensors, self._before, self._args, self._kwargs)
         self._buffers.check()

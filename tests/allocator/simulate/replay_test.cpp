@@ -292,7 +292,7 @@ ProgramTrace random_layers(uint64_t seed) {
 }
 
 // A kernel's end may come while the engine's service is in the driver; whoever then waits for it
-// waits in vain. What is left of a recorded job whose simulation did not end.
+// waits in vain. The rest of a recorded job whose simulation did not end.
 TEST(Program, ends_when_kernels_end_in_calls_of_the_driver) {
   MachineOptions options = machine_of(40 * MiB);
   options.link_bytes_s = 15.754 * double(GiB);

@@ -45,7 +45,7 @@ _results = {}
 
 
 def results(file, mode, wanted):
-    """What the process for (file, mode) printed; run once for all its cases."""
+    """The words of the process for (file, mode); run once for all its cases."""
     if (file, mode) not in _results:
         env = software_device.environment(**MODES[mode], **SETTINGS.get(file, {}))
         process = subprocess.Popen(

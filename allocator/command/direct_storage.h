@@ -48,8 +48,8 @@ struct DirectStorage {
 };
 
 /// `device`: empty if it is not known. By way of host memory each byte crosses the device's link
-/// once, as it does with GPUDirect. But host memory carries it twice; and if a switch
-/// joins SSD and device, its uplink carries it there and back.
+/// once, as it does with GPUDirect. But host memory carries it twice; and if a switch joins SSD and
+/// device, its uplink carries it there and back.
 DirectStorage judge_direct_storage(const PciPath& device, const std::vector<DiskSpeed>& dirs,
                                    const std::string& root = {});
 

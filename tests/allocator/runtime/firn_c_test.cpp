@@ -276,7 +276,7 @@ TEST_F(FirnC, hints_and_pins) {
   firn_launched();
   EXPECT_EQ(firn_cold(block, 8u << 20), FIRN_OK) << firn_error();
   EXPECT_EQ(firn_prefetch(block, 8u << 20, nullptr), FIRN_OK) << firn_error();
-  // Memory in the range that is not Firn's is skipped, also at its beginning; but there has to be a block.
+  // Others' memory in the range is skipped, also at its beginning; but there has to be a block.
   void* before = nullptr;
   EXPECT_EQ(firn_prefetch(before, SIZE_MAX, nullptr), FIRN_OK) << firn_error();
   EXPECT_EQ(firn_cold(before, SIZE_MAX), FIRN_OK) << firn_error();

@@ -1,4 +1,4 @@
-"""Models that a relay by itself leaves alone: one line says why, and every bit is the plain program's."""
+"""Models that a relay by itself leaves alone: one line says why, and bits are the plain program's."""
 
 import contextlib
 import itertools

@@ -78,6 +78,14 @@ const PciLink* shared_by(const PciPath& a, const PciPath& b) {
   return shared;
 }
 
+// A link is as fast as the slower of its two ends: the other one is the bridge above.
+double speed_of(const PciPath& path, const PciLink* of) {
+  const double own = of->bytes_s();
+  if (of == &path.front()) return own;
+  const double above = (of - 1)->bytes_s();
+  return own > 0 && above > 0 ? std::min(own, above) : std::max(own, above);
+}
+
 std::string gb(double bytes_s) { return fmt::format("{:.1f} GB/s", bytes_s / 1e9); }
 
 std::string reason(const DirectStorage& found, size_t dirs) {
@@ -87,15 +95,19 @@ std::string reason(const DirectStorage& found, size_t dirs) {
       fmt::format("the device's link carries {} each way, past host memory or not",
                   gb(found.link_bytes_s));
   if (found.disks_bytes_s == 0) return text + "; the disks were not measured";
+  if (!found.would_help && !found.shared_switch)
+    return text + "; where some of the disks are is not known, behind one switch with it perhaps";
   if (!found.shared_switch)
     return text + fmt::format("; by way of host memory, the disks' {} take {} of its bandwidth",
                               gb(found.disks_bytes_s), gb(found.host_memory_bytes_s));
+  if (!found.would_help && found.uplink_bytes_s > 0)
+    return text + "; a switch joins device and disk, but where the other disks are is not known";
   if (found.uplink_bytes_s == 0)
     return text + "; a switch joins device and disk, but the speed of its uplink is not known";
   return text + fmt::format("; the uplink of the switch that joins device and disk carries {}, {} "
-                            "than the {} that the disks read and write",
+                            "than the {} that its disks read and write",
                             gb(found.uplink_bytes_s), *found.would_help ? "less" : "no less",
-                            gb(found.disks_bytes_s));
+                            gb(found.crossing_bytes_s));
 }
 
 }  // namespace
@@ -130,8 +142,8 @@ DirectStorage judge_direct_storage(const PciPath& device, const std::vector<Disk
   DirectStorage found;
   std::error_code error;
   found.driver_loaded = fs::exists(root + "/sys/module/nvidia_fs", error);
-  if (!device.empty()) found.link_bytes_s = device.back().bytes_s();
-  double crossing = 0;  // the uplinks of switches, there and back
+  if (!device.empty()) found.link_bytes_s = speed_of(device, &device.back());
+  bool all_known = true;
   std::vector<std::string> seen;  // two directories may be on one disk
   for (const DiskSpeed& dir : dirs) {
     const size_t before = seen.size();
@@ -139,21 +151,23 @@ DirectStorage judge_direct_storage(const PciPath& device, const std::vector<Disk
       if (std::find(seen.begin(), seen.end(), disk.back().address) == seen.end())
         seen.push_back(disk.back().address);
     if (!dir.disks.empty() && seen.size() == before) continue;
+    all_known &= !dir.disks.empty();
     found.disks_bytes_s += dir.read_bytes_s + dir.write_bytes_s;
+    const auto count = static_cast<double>(dir.disks.size());
     for (const PciPath& disk : dir.disks) {
       const PciLink* shared = shared_by(device, disk);
       if (shared == nullptr) continue;
       found.shared_switch = true;
-      crossing += (dir.read_bytes_s + dir.write_bytes_s) / static_cast<double>(dir.disks.size());
-      if (const double speed = shared->bytes_s();
+      found.crossing_bytes_s += (dir.read_bytes_s + dir.write_bytes_s) / count;
+      if (const double speed = speed_of(device, shared);
           speed > 0 && (found.uplink_bytes_s == 0 || speed < found.uplink_bytes_s))
         found.uplink_bytes_s = speed;
     }
   }
   found.host_memory_bytes_s = 2 * found.disks_bytes_s;
-  if (found.link_bytes_s > 0 && found.disks_bytes_s > 0 &&
+  if (found.link_bytes_s > 0 && found.disks_bytes_s > 0 && all_known &&
       (!found.shared_switch || found.uplink_bytes_s > 0))
-    found.would_help = found.shared_switch && crossing > found.uplink_bytes_s;
+    found.would_help = found.shared_switch && found.crossing_bytes_s > found.uplink_bytes_s;
   found.why = reason(found, dirs.size());
   return found;
 }

@@ -37,11 +37,12 @@ struct DiskSpeed {
 };
 
 struct DirectStorage {
-  std::optional<bool> would_help;     // none: a speed that it takes to tell is unknown
+  std::optional<bool> would_help;     // none: a speed, or a disk's place, is not known
   bool shared_switch = false;         // of the device with any disk
   double link_bytes_s = 0;            // the device's, each way; 0: unknown
   double uplink_bytes_s = 0;          // of the narrowest switch shared; 0: none, or unknown
   double disks_bytes_s = 0;           // read and written, all directories together
+  double crossing_bytes_s = 0;        // of those, by the disks behind such switches
   double host_memory_bytes_s = 0;     // that copies by way of host memory take: each byte twice
   bool driver_loaded = false;         // nvidia-fs
   std::string why;

@@ -357,8 +357,8 @@ class Engine {
   /// brought back, room is made for them, and they count as used then. Where there is room for a
   /// block already, so that nothing has to leave, it begins to come at the call. Of a large block
   /// the spans (EngineOptions::span_bytes) that the addresses touch come. Hints of one stream act
-  /// in their order; the first that lacks room holds up those that are due after it, and none begins
-  /// while a thread waits for memory.
+  /// in their order; the first that lacks room holds up those that are due after it, and none
+  /// begins while a thread waits for memory.
   /// Void for blocks that are freed before its place, and ignored, without an error, while `stream`
   /// is captured, where the driver refuses an event, and while HintQueue::most others wait. What
   /// is to be made again (give_recipe()) is made at its use. On a stream that may_end() it acts at
@@ -368,8 +368,10 @@ class Engine {
   virtual Result<void> prefetch(std::span<const Addresses> ranges, CUstream stream) = 0;
   /// The live blocks in these addresses are not used again for long: they leave, whole, behind
   /// their uses so far. With a stream, at its place there, as prefetch() acts; a use of the block
-  /// after the call makes the hint void, and so does a later prefetch() of it on that stream. A
-  /// prefetch() of the block that still lacks room ends with it. Errors as prefetch()'s.
+  /// after the call makes the hint void (on another stream, once an event is behind that stream's
+  /// work before the call), and a later prefetch() of it on that stream brings it back. A
+  /// prefetch() of the block that still lacks room ends with it. Void for a block that is held
+  /// then, or on its way in, and before watching begins (EngineObserver). Errors as prefetch()'s.
   virtual Result<void> cold(std::span<const Addresses> ranges,
                             std::optional<CUstream> stream = {}) = 0;
   /// Both of one range.

@@ -369,7 +369,11 @@ class EngineImpl final : public Engine,
   void make_young(Block& block) override FIRN_HELD;
   void lost(Block& block) override FIRN_HELD;
   bool came_out(const PieceRef& ref) override FIRN_HELD;
-  bool keeps_all() const override FIRN_HELD { return spilling_stopped_; }
+  /// (Before watching begins, uses go untold: a kernel may have any block.)
+  bool keeps_all() const override FIRN_HELD {
+    return spilling_stopped_ || (observer_.load(std::memory_order_relaxed) &&
+                                 !watching_.load(std::memory_order_relaxed));
+  }
   std::optional<uint64_t> window() const override FIRN_HELD;
   std::optional<PieceRef> next_write() override FIRN_HELD;
   std::vector<PieceRef> give_up_writes() override FIRN_HELD;

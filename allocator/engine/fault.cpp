@@ -344,7 +344,10 @@ void EngineImpl::take_hint(const Hint& hint) {
     movement_.start_spill(block, true);
     return;
   }
-  if (block.state() == State::spilling) movement_.keep(block);
+  // (Not in host memory, where an operator used it; nor where a thread waits for the room.)
+  if (block.state() == State::spilling && waiting_ == 0 &&
+      !(block.word.load(std::memory_order_relaxed) & word::zero_copy))
+    movement_.keep(block);
   block.age.store(next_tick(), std::memory_order_relaxed);
   if (pages_to_fetch(hint) > 0) prefetches_.push_back(hint);
 }
@@ -386,8 +389,8 @@ bool EngineImpl::run_prefetches() {
       if (soon < wanted) evict(wanted - soon, &block);
       break;  // a later pump goes on
     }
-    if (pages == wanted) prefetches_.pop_front();
     if (!claim_ahead(block, pages, hint.spans.begin)) break;
+    if (pages == wanted) prefetches_.pop_front();
     any = true;
   }
   return any;

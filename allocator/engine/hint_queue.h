@@ -36,7 +36,7 @@ class HintQueue {
 
   /// False: too many wait, and this one is not kept.
   bool add(Use place, const Hint& hint) FIRN_HELD {
-    if (size_ == most) return false;
+    if (full()) return false;
     auto [of_stream, fresh] = waiting_.try_emplace(place.stream());
     try {
       of_stream->second.push_back({place, hint});
@@ -65,6 +65,7 @@ class HintQueue {
     size_ = 0;
   }
   bool empty() const FIRN_HELD { return size_ == 0; }
+  bool full() const FIRN_HELD { return size_ == most; }
   size_t size() const FIRN_HELD { return size_; }
 
  private:

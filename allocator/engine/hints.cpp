@@ -53,6 +53,7 @@ bool EngineImpl::each_in(const Addresses& range, Act&& act) {
 std::optional<Use> EngineImpl::place_in(CUstream stream) {
   const int seen = see_stream(stream);
   if (seen < 0) return Use{};
+  if (hints_.full()) return std::nullopt;  // (before an event is recorded for it)
   const auto index = static_cast<unsigned>(seen);
   streams_.used(index);
   if (streams_.may_end_known(index)) {
@@ -83,6 +84,7 @@ Result<void> EngineImpl::hint(Hint::Kind kind, std::span<const Addresses> ranges
   if (Result<void> usable = can_use(context); !usable) return usable;
   Lock lock(mutex_);
   const std::optional<Use> place = stream ? place_in(*stream) : Use{};
+  (void)take_hints();  // given before this one, and due with it
   const Addresses* outside = nullptr;
   for (const Addresses& range : ranges) {
     const bool any = each_in(range, [&](Block& block, uint64_t end) FIRN_HELD {

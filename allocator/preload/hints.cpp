@@ -9,8 +9,9 @@
 //   read mostly, accessed by, and      in host memory are kept until a write anyway, and peers have
 //   what takes an advice back          access or not by cuCtxEnablePeerAccess
 //
-// Wrong ranges, locations, flags and streams are answered as by the driver for managed memory. But
-// while the stream is captured, which the driver refuses, they are ignored.
+// Wrong ranges, locations, flags and streams are answered as by the driver for managed memory; the
+// numbers of NUMA nodes are not looked at. But while the stream is captured, which the driver
+// refuses, they are ignored.
 #include <algorithm>
 #include <optional>
 #include <vector>

@@ -71,11 +71,16 @@ Engine* engine_of(const void* block, int& code) {
 Engine* engine_in(const void* block, size_t bytes, int& code) {
   Runtime* runtime = Runtime::get();
   const auto begin = reinterpret_cast<uint64_t>(block);
-  Engine* first = runtime ? runtime->around(block) : nullptr;
+  Engine *first = runtime ? runtime->around(block) : nullptr, *above = nullptr;
+  uint64_t nearest = bytes;
   for (int device = 0; runtime && !first && device < runtime->device_count(); ++device) {
-    Engine* engine = runtime->opened(device);
-    if (engine && engine->addresses().base - begin < bytes) first = engine;
+    Engine* const engine = runtime->opened(device);
+    const uint64_t base = engine ? engine->addresses().base : 0;
+    if (base < begin || base - begin >= nearest) continue;
+    nearest = base - begin;
+    above = engine;
   }
+  if (!first) first = above;
   if (!first) return engine_of(block, code);
   code = FIRN_OK;
   return first;

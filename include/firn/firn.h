@@ -96,7 +96,8 @@ FIRN_API void firn_launched(void) FIRN_NOEXCEPT;
 FIRN_API int firn_prefetch(void* block, size_t bytes, firn_stream stream) FIRN_NOEXCEPT;
 
 /** The live blocks in [block, block + bytes) are not used again for long: they leave, whole, behind
- * the announced work that uses them. Ranges and errors as for firn_prefetch(). */
+ * the announced work that uses them. No effect on a block that is announced now, before
+ * firn_launched(), or on its way in. Ranges and errors as for firn_prefetch(). */
 FIRN_API int firn_cold(void* block, size_t bytes) FIRN_NOEXCEPT;
 
 /** Keeps a block on the device (brings it back if need be) until firn_unpin(). Counted. */

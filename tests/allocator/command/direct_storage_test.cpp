@@ -131,7 +131,25 @@ TEST_F(Machine, a_switch_counts_where_its_uplink_is_narrower_than_its_disks) {
   EXPECT_NE(narrow.why.find("less than the 24.0 GB/s"), std::string::npos) << narrow.why;
   const DirectStorage one = judge({{disks(0), 7 * GB, 5 * GB}, {disks(2), 7 * GB, 5 * GB}});
   EXPECT_TRUE(one.shared_switch);
+  EXPECT_NE(one.why.find("no less than the 12.0 GB/s"), std::string::npos) << one.why;
   EXPECT_EQ(one.would_help, false);  // twelve of the 24 cross it
+}
+
+TEST_F(Machine, a_link_is_as_fast_as_the_slower_end) {
+  add("pci0000:00/0000:00:01.0", "16.0 GT/s PCIe", "8");
+  add("pci0000:00/0000:00:01.0/0000:01:00.0", "32.0 GT/s PCIe", "16");
+  const DirectStorage found =
+      judge_direct_storage(pci_path_of("0000:01:00.0", root_), {{{}, GB, GB}}, root_);
+  EXPECT_NEAR(found.link_bytes_s, 14.4 * GB, .1 * GB);
+}
+
+TEST_F(Machine, a_disk_whose_place_is_unknown_decides_nothing) {
+  build("4");
+  for (unsigned other : {0u, 2u}) {  // behind the switch, and elsewhere
+    const DirectStorage found = judge({{disks(other), 1 * GB, 1 * GB}, {{}, 7 * GB, 5 * GB}});
+    EXPECT_FALSE(found.would_help.has_value());
+    EXPECT_NE(found.why.find("is not known"), std::string::npos) << found.why;
+  }
 }
 
 TEST_F(Machine, two_directories_on_a_disk_count_once) {

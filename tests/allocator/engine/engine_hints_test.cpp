@@ -168,6 +168,17 @@ TEST_F(Hints, the_last_hint_of_a_stream_counts) {
   EXPECT_FALSE(there(d_));
 }
 
+// (The first waited for its place, which the program has seen pass: no pump came in between.)
+TEST_F(Hints, they_act_in_their_order_where_the_stream_has_just_ended) {
+  begin();
+  queue(30);
+  ASSERT_TRUE(engine().cold(a_, block_bytes, stream_));
+  sim_->synchronize();
+  ASSERT_TRUE(engine().prefetch(a_, block_bytes, stream_));
+  settle();
+  EXPECT_TRUE(there(a_)) << "it is used soon";
+}
+
 TEST_F(Hints, a_freed_block_takes_its_hints_along) {
   begin();
   queue(30);

@@ -56,6 +56,22 @@ TEST(EngineWatch, what_is_told_of_leaves_though_nobody_used_it) {
   }
 }
 
+/// Pinned and unpinned, say: that says where its uses are told, and nobody tells yet.
+TEST(EngineWatch, nothing_leaves_before_it_begins_though_its_uses_are_known) {
+  Job job(.9);
+  void* const block = job.make(4 * MiB, Told::always);
+  ASSERT_TRUE(job.engine.pin(block, "by a test"));
+  ASSERT_TRUE(job.engine.unpin(block));
+  Result<Hold> hold = job.engine.touch(block, nullptr, Access::write, Seen::always);
+  ASSERT_TRUE(hold) << describe(hold.error());
+  job.engine.release(*hold, nullptr);
+  ASSERT_TRUE(job.engine.cold(block, 4 * MiB));
+  job.engine.spill_all();
+  for (int i = 0; i < 8; ++i) job.engine.pump();
+  EXPECT_EQ(job.begun, 0);
+  EXPECT_EQ(job.state(block), "resident") << "a kernel may use it now, unseen";
+}
+
 TEST(EngineWatch, anything_else_stays) {
   Job job(.9);
   void* const told = job.make(4 * MiB, Told::always);

@@ -169,6 +169,8 @@ class AutomaticRelay(SplitRelay):
                 return self._run(layer, structure, tensors)
         except Refused as why:
             self.refuse(why)
+        except Exception as error:  # (the program's own, if the plain run raises it too)
+            self.refuse(Refused(f"layer {layer} fails in parts: {type(error).__name__}: {error}"))
         settings.put_back()
         return layer.forward(*args, **kwargs)
 

@@ -66,8 +66,7 @@ def try_cut(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], cut: 
             if settings.has_drawn():
                 layer.module.eval()
                 whole = _run(layer, structure, tensors)
-            parts = [_run(layer, structure, cut.part(tensors, number))
-                     for number in range(cut.parts)]
+            parts = _parts(layer, structure, tensors, cut)
     finally:
         for module, mode in modes:
             module.training = mode
@@ -88,6 +87,17 @@ def try_cut(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor], cut: 
                 f"all of it: its first dimension ({cut.batch}) is not the batch (batch_first), or "
                 "its rows depend on each other; the loop form relay.step() cuts nothing")
     return joined
+
+
+def _parts(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
+           cut: Cut) -> list[list[torch.Tensor]]:
+    try:
+        return [_run(layer, structure, cut.part(tensors, number)) for number in range(cut.parts)]
+    except Refused:
+        raise
+    except Exception as error:  # (all of the batch has just passed)
+        raise Refused(f"firn.relay: layer {layer} cannot run over {cut.parts} parts of a batch of "
+                      f"{cut.batch}: {type(error).__name__}: {error}") from error
 
 
 def _run(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -65,9 +65,10 @@ class Doors:
         self._script = script = torch.jit.script
 
         @functools.wraps(script)
-        def compiled(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        def compiled(obj: Any, *args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
             self._quietly(self._compiles, obj)
-            return script(obj, *args, **kwargs)
+            # (It looks names up where it is called: this is one frame more.)
+            return script(obj, *args, _frames_up=_frames_up + 1, **kwargs)
 
         self._patches = made, compiled
         torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign, assignment]
@@ -129,6 +130,9 @@ class Doors:
 
     def _stepped(self, waiting: _Waiting) -> None:
         """Its first step is over: what it has was called by now."""
+        mine = set(waiting.parameters())
+        if any(each in mine for relay in self._relays for each in relay.model.parameters()):
+            waiting.settled = True  # a relay that another optimizer's parameters brought
         if waiting in self._waiting and not waiting.settled:
             self.say(f"off for {waiting.name}: " + (
                 _without(waiting) if waiting.without else

@@ -23,7 +23,7 @@ from firn.relay.place import Place, choose
 from firn.relay.proof import Proof, smallest, why_no_trial
 from firn.relay.subset import step_of
 from firn.relay.trees import Refused
-from firn.relay.twin import Make, Twin, check_host
+from firn.relay.twin import Make, Twin, check_hooks, check_host
 from firn.relay.update import Update
 
 STEPS = 3  # at the most, until where="auto" chooses
@@ -54,6 +54,7 @@ class HostUpdate(Update):
         super().__init__(optimizer, layers, eager, say)
         self._link = Link(device, say)
         self._twin: Twin | None = None
+        self._gradients: list[tuple[nn.Parameter, torch.Tensor | None]] = []  # within a step
         self._tried = False      # so that this is known:
         self._separable = False  # a step of one layer is as in the whole step
         self._jobs: collections.deque[_Job] = collections.deque()
@@ -72,14 +73,20 @@ class HostUpdate(Update):
         try:
             self._settle()
         finally:
-            if twin is not None:
-                for each in self._host_hooks:
-                    each.remove()
-                vars(self.optimizer).update(self._scaling)
-                twin.give_back()
-            self._worker.shutdown()
+            try:
+                if twin is not None:
+                    self._give_back(twin)
+            finally:
+                self._worker.shutdown()
+
+    def _give_back(self, twin: Twin) -> None:
+        for each in self._host_hooks:
+            each.remove()
+        vars(self.optimizer).update(self._scaling)
+        twin.give_back()
 
     def abandon(self) -> None:
+        self._gradients = []
         jobs, self._jobs = self._jobs, collections.deque()
         self._cancel(jobs)
         self._link.join()
@@ -100,7 +107,8 @@ class HostUpdate(Update):
         vars(self.optimizer).update(dict.fromkeys(self._scaling, False))
         self._host_hooks = [
             self.optimizer.register_state_dict_post_hook(self._save),
-            self.optimizer.register_load_state_dict_pre_hook(self._load)]
+            self.optimizer.register_load_state_dict_pre_hook(self._load),
+            self.optimizer.register_load_state_dict_post_hook(lambda _: twin.take_over())]
 
     def _save(self, _: Any, saved: dict[str, Any]) -> None:
         self._settle()
@@ -121,11 +129,13 @@ class HostUpdate(Update):
             super()._before(*call)
             return
         self._check_call(*call)
+        self._twin.check_groups()
         self._check_updated()
         if self.wanted and not self.eager:
             self._check_left()
         if not self._tried:
             self._try(self._twin)
+        self._gradients = [(each, each.grad) for each in self._with_gradients()]
         if self._separable:
             for layer in reversed(self._layers):
                 self._send(str(layer), layer, self._with_gradients(set(layer.own)))
@@ -133,6 +143,15 @@ class HostUpdate(Update):
         else:
             self._send("all parameters", None, self._with_gradients())
         self._settle()
+
+    def _after(self, *call: Any) -> None:
+        """(The user's step has found no gradients; the program may look at them behind it.)"""
+        if not self._inner:
+            given, self._gradients = self._gradients, []
+            for parameter, gradient in given:
+                if parameter.grad is None:
+                    parameter.grad = gradient
+        super()._after(*call)
 
     def _choose(self) -> None:
         if hasattr(self.optimizer, "found_inf"):
@@ -148,7 +167,12 @@ class HostUpdate(Update):
         if words:
             self._say(words)
         if self._place is Place.host:
-            self._move_to_host()
+            try:
+                self._move_to_host()
+            except Refused as why:
+                self._place = Place.device
+                self._say("where='auto': updates on the device "
+                          f"({str(why).removeprefix('firn.relay: ')})")
 
     def _try(self, twin: Twin) -> None:
         """Whether the class can be stepped by parts, on the masters of the smallest layer. Refused
@@ -183,6 +207,7 @@ class HostUpdate(Update):
             super()._proven(why)
 
     def _check_call(self, _: Any, arguments: Sequence[Any], options: dict[str, Any]) -> None:
+        check_hooks()
         if any(each is not None for each in (*arguments[1:], options.get("closure"))):
             raise Refused("firn.relay: step(closure) with updates at the host: they are made "
                           "before the closure would run; where='device', or step() without one")

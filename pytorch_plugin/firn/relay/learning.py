@@ -125,14 +125,19 @@ def watch_backward(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]
     run.needed = [each.requires_grad for each in result]
     run.returned([each.detach() for each in result])
 
-    waiting = [run]
+    waiting = [(run, Attributes(layer.module, "it"))]
 
     def reached(*_: Any) -> None:
         if waiting:
             layer.backwards += 1
             begun()
             try:
-                waiting.pop().check()
+                run, attributes = waiting.pop()
+                run.check()
+                others = attributes.changed()
+                if others:
+                    raise Refused(f"layer {layer} runs again with other values of "
+                                  f"{', '.join(others)}, which something else has set meanwhile")
                 if exact and torch.is_grad_enabled():
                     raise Refused(f"a backward pass with create_graph=True reaches layer {layer}: "
                                   "its bits would be others (of 2 micro-batches they are anyway)")

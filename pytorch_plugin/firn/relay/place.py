@@ -88,9 +88,10 @@ def choose(optimizer: torch.optim.Optimizer, smallest: Sequence[nn.Parameter], l
         weights_bytes=sum(each.numel() * each.element_size() for each in parameters),
         states_bytes=int(states_each * sum(each.numel() * each.element_size()
                                            for each in parameters)),
-        gradients_bytes=sum(each.grad.numel() * each.grad.element_size() for each in parameters
-                            if each.grad is not None),
-        parameters=sum(each.numel() for each in parameters if each.grad is not None),
+        # (Layers that were updated already have no gradients any more.)
+        gradients_bytes=sum(each.numel() * each.element_size() for each in parameters
+                            if each.requires_grad),
+        parameters=sum(each.numel() for each in parameters if each.requires_grad),
         budget_bytes=int(device["budget_bytes"]))
     on_device, at_host = seconds(loads, Rates(link_in, link_out, rate))
     place = Place.host if at_host < on_device else Place.device

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import collections
 import copy
+import sys
+import warnings
 from typing import Any, Callable, Iterable, Sequence
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from firn.relay.link import Link
 from firn.relay.sameness import equal
@@ -35,6 +38,7 @@ Make = Callable[[Groups], torch.optim.Optimizer]
 def check_host(optimizer: torch.optim.Optimizer) -> torch.device:
     """The device of the parameters. Refused is an optimizer that has no twin in host memory."""
     kind = type(optimizer).__name__
+    check_hooks()
     for way in ("capturable", "differentiable"):
         if any(group.get(way) for group in optimizer.param_groups):
             raise Refused(f"firn.relay: {kind} with {way}=True cannot step at the host: "
@@ -56,6 +60,15 @@ def check_host(optimizer: torch.optim.Optimizer) -> torch.device:
     return torch.device(device)
 
 
+def check_hooks() -> None:
+    """Refused are hooks of all optimizers, which would see the host's steps too."""
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    if module._global_optimizer_pre_hooks or module._global_optimizer_post_hooks:
+        raise Refused("firn.relay: hooks on the steps of all optimizers "
+                      "(register_optimizer_step_pre_hook, ..._post_hook) would see the steps of "
+                      "the host too: where='device'")
+
+
 class Twin:
     """Of `optimizer`'s parameters, or of those in `only`. Owns masters and states. `make` makes its
     optimizer from the groups; without it, the class is the same, and its kernel the fused one
@@ -68,7 +81,7 @@ class Twin:
         self._user, self._link = optimizer, link
         self._chosen = None if only is None else set(only)
         self._of: dict[torch.Tensor, nn.Parameter] = {}
-        self._seen: dict[torch.Tensor, tuple[int, int]] = {}
+        self._seen: dict[torch.Tensor, tuple[int, StorageWeakRef]] = {}
         with torch.no_grad():
             for each in self._wanted():
                 master = link.empty(each, _WIDE[each.dtype]) if each.dtype in (
@@ -86,20 +99,27 @@ class Twin:
         self.optimizer = self._alike(groups) if make is None else _made(make, groups)
         group_of = _groups_of(self.optimizer)
         for parameter, master in self._of.items():
-            if parameter in optimizer.state:
-                self.optimizer.state[master] = _states_for(
-                    master, optimizer.state[parameter], group_of[id(master)])
+            states = dict(optimizer.state.get(parameter, {}))
+            if states.pop(MASTER, None) is not None:
+                warnings.warn("firn.relay: the optimizer has loaded a checkpoint of updates at the "
+                              "host, whose masters it has rounded: load it after firn.relay(), and "
+                              "bits go on as they were", RuntimeWarning, stacklevel=2)
+            if states:
+                self.optimizer.state[master] = _states_for(master, states, group_of[id(master)])
 
     def take_over(self) -> None:
-        """The user's optimizer is without states from now on."""
+        """The user's optimizer is without states from now on. (Empty ones, for who would make the
+        missing ones by a step: torch.distributed.checkpoint.)"""
         for each in self._of:
-            self._user.state.pop(each, None)
+            self._user.state[each] = {}
 
     def give_back(self) -> None:
         """The user's optimizer has the states, on the parameters' device and in their type."""
         group_of = _groups_of(self._user)
         for parameter, master in self._of.items():
-            if master in self.optimizer.state:
+            if not self._user.state.get(parameter, True):
+                del self._user.state[parameter]
+            if master in self.optimizer.state and id(parameter) in group_of:
                 self._user.state[parameter] = _states_for(
                     parameter, self.optimizer.state[master], group_of[id(parameter)])
 
@@ -158,8 +178,8 @@ class Twin:
         parameters that have fewer bits, so that training goes on with the same bits."""
         saved: dict[Any, Any] = self.optimizer.state_dict()["state"]
         for number, (parameter, master) in enumerate(self._in_order()):
-            if parameter.dtype != master.dtype and number in saved:
-                saved[number] = {**saved[number], MASTER: master.detach()}
+            if parameter.dtype != master.dtype:
+                saved[number] = {**saved.get(number, {}), MASTER: master.detach()}
         return saved
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -169,7 +189,12 @@ class Twin:
         for key, state in states.items():
             if isinstance(state, dict) and MASTER in state:
                 masters[key] = state.pop(MASTER)
+        before = [dict(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict({**saved, "state": states})
+        for group, theirs, mine in zip(self.optimizer.param_groups, self._user.param_groups,
+                                       before):  # its own ways of stepping stay
+            group.update((name, value) for name, value in mine.items()
+                         if name in _WAYS or name not in theirs)
         names = [key for group in saved["param_groups"] for key in group["params"]]
         with torch.no_grad():
             for key, (parameter, master) in zip(names, self._in_order()):
@@ -270,6 +295,7 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def _state_of(parameter: torch.Tensor) -> tuple[int, int]:
-    """Another one once the program has written it, or put other memory in its place."""
-    return parameter._version, parameter.untyped_storage()._cdata
+def _state_of(parameter: torch.Tensor) -> tuple[int, StorageWeakRef]:
+    """Another one once the program has written it, or put other memory in its place. (While it is
+    kept, no other storage has that one's number.)"""
+    return parameter._version, StorageWeakRef(parameter.untyped_storage())

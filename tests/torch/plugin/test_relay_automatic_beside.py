@@ -288,3 +288,78 @@ def test_a_bad_number_ends_a_strict_process(firn_environment):
                           capture_output=True)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == 'firn: FIRN_RELAY: "-1" is not a whole number from 0 to 65536\n'
+
+
+class Scaled(Block):
+    scale = 1.0
+
+    def forward(self, value):
+        return super().forward(value * self.scale)
+
+
+class Outer(Words):
+    """Sets an attribute of its layers before it calls them."""
+
+    def forward(self, words, scale):
+        for block in self.blocks:
+            block.scale = scale
+        return super().forward(words)
+
+
+@pytest.mark.parametrize("scales", [(1., 2.), (1., 2., 1.)], ids=str)
+def test_attributes_that_the_model_sets_between_its_passes(automatic, capfd, scales):
+    """The second runs would have the last ones."""
+    def gradients():
+        torch.manual_seed(0)
+        model = Outer(block=Scaled)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.)
+        for _ in range(3):
+            optimizer.zero_grad()
+            sum(model(words, scale).square().mean()
+                for words, scale in zip(words_of(len(scales)), scales)).backward()
+            optimizer.step()
+        return [each.grad.clone() for each in model.parameters()]
+    plain = gradients()
+    automatic(1)
+    assert all(map(torch.equal, gradients(), plain))
+    assert "other values of 'scale' of it" in capfd.readouterr().err
+
+
+def test_a_layer_that_fails_over_parts_runs_plainly(automatic, capfd):
+    class Alibi(Block):
+        def forward(self, value):
+            assert value.size(0) == 4, "made for this batch"
+            return super().forward(value)
+
+    def parameters():
+        torch.manual_seed(0)
+        model = Words(block=Alibi)
+        optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+        for seed in range(3):
+            words = torch.randint(41, (4, 7), generator=torch.Generator().manual_seed(seed))
+            optimizer.zero_grad()
+            loss_of(model, words).backward()
+            optimizer.step()
+        return [each.detach().clone() for each in model.parameters()]
+    plain = parameters()
+    automatic(2)
+    assert all(map(torch.equal, parameters(), plain))
+    assert "cannot run over 2 parts of a batch of 4" in capfd.readouterr().err
+
+
+def test_scripted_classes_find_the_names_of_their_module(automatic):
+    automatic(2)
+
+    @torch.jit.script
+    class Counter:
+        def __init__(self) -> None:
+            self.count = torch.zeros(1)
+
+        def add(self, value: torch.Tensor) -> torch.Tensor:
+            self.count += _doubled(value)
+            return self.count
+    assert float(Counter().add(torch.ones(1))) == 2
+
+
+def _doubled(value: torch.Tensor) -> torch.Tensor:
+    return 2 * value

@@ -75,12 +75,14 @@ def part_of(peak, fraction):
     return int(peak * fraction) // script_runs.GRANULE * script_runs.GRANULE
 
 
-# Seen under all nets at half of its own peak; what leaves is compared at a third of it.
-SQUEEZED = [pytest.param(case, fraction, nets, id=f"{case}-{name}", marks=marks)
+# Seen under all nets at half of its own peak; what leaves is compared at a third of it. (The rest of
+# TRAINING with --long: test_ranks.py has its like over gloo.)
+HALF = ("ddp", "fully_shard:3", "pipeline_interleaved", "collectives", "nccl")
+SQUEEZED = [pytest.param(case, fraction, nets, id=f"{case}-{name}",
+                         marks=() if case in here else pytest.mark.long)
             for case in (*TRAINING, "collectives", "nccl")
-            for name, fraction, nets, marks in (
-                ("half", 0.5, script_runs.NETS, ()),
-                ("third", 0.35, ("--verify",), () if case in THIRD else pytest.mark.long))]
+            for name, fraction, nets, here in (("half", 0.5, script_runs.NETS, HALF),
+                                               ("third", 0.35, ("--verify",), THIRD))]
 
 
 @pytest.mark.parametrize("case, fraction, nets", SQUEEZED)

@@ -169,8 +169,11 @@ class AutomaticRelay(SplitRelay):
                 return self._run(layer, structure, tensors)
         except Refused as why:
             self.refuse(why)
-        except Exception as error:  # (the program's own, if the plain run raises it too)
+        except Exception as error:
+            settings.put_back()
+            value = layer.forward(*args, **kwargs)  # (which raises it, where it is the program's)
             self.refuse(Refused(f"layer {layer} fails in parts: {type(error).__name__}: {error}"))
+            return value
         settings.put_back()
         return layer.forward(*args, **kwargs)
 

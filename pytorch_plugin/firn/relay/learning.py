@@ -115,6 +115,9 @@ def _own_hooks() -> ContextManager[None]:
     return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, torch.Tensor.detach)
 
 
+PAUSED = ("'gradient_checkpointing' of it",)  # is off within the forward pass (watch.pause)
+
+
 def watch_backward(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor],
                    settings: Settings, result: Sequence[torch.Tensor],
                    exact: bool, begun: Callable[[], None],
@@ -134,7 +137,7 @@ def watch_backward(layer: Layer, structure: Any, tensors: Sequence[torch.Tensor]
             try:
                 run, attributes = waiting.pop()
                 run.check()
-                others = attributes.changed()
+                others = [each for each in attributes.changed() if each not in PAUSED]
                 if others:
                     raise Refused(f"layer {layer} runs again with other values of "
                                   f"{', '.join(others)}, which something else has set meanwhile")

@@ -62,7 +62,8 @@ class Doors:
             init(optimizer, *args, **kwargs)
             self._quietly(self._made, optimizer)
 
-        self._script = script = torch.jit.script
+        self._script = torch.jit.script
+        script: Callable[..., Any] = torch.jit.script
 
         @functools.wraps(script)
         def compiled(obj: Any, *args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:

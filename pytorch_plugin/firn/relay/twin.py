@@ -298,4 +298,5 @@ def _copied(value: Any) -> Any:
 def _state_of(parameter: torch.Tensor) -> tuple[int, StorageWeakRef]:
     """Another one once the program has written it, or put other memory in its place. (While it is
     kept, no other storage has that one's number.)"""
-    return parameter._version, StorageWeakRef(parameter.untyped_storage())
+    storage = StorageWeakRef(parameter.untyped_storage())  # type: ignore[no-untyped-call]
+    return parameter._version, storage

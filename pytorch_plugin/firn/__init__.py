@@ -199,7 +199,8 @@ def prefetch(hinted: Hinted) -> None:
 
 def cold(hinted: Hinted) -> None:
     """These are not used again for long: their storages leave, once the work is done that was
-    queued on the current stream before. A use, or a prefetch(), that follows takes it back.
+    queued on the current stream before. A use, or a prefetch(), that follows takes it back. No
+    effect before operators are watched (firn_watch), when a kernel may use any memory unseen.
     `hinted` and all else as for prefetch()."""
     _hint_at_place("cold", hinted)
 

@@ -131,10 +131,11 @@ class Doors:
 
     def _stepped(self, waiting: _Waiting) -> None:
         """Its first step is over: what it has was called by now."""
+        if waiting not in self._waiting:
+            return  # (as at each later step)
         mine = set(waiting.parameters())
-        if any(each in mine for relay in self._relays for each in relay.model.parameters()):
-            waiting.settled = True  # a relay that another optimizer's parameters brought
-        if waiting in self._waiting and not waiting.settled:
+        if not waiting.settled and not any(  # by a relay that another optimizer brought
+                each in mine for relay in self._relays for each in relay.model.parameters()):
             self.say(f"off for {waiting.name}: " + (
                 _without(waiting) if waiting.without else
                 "it has stepped, and no module in train() mode that has its parameters was called "

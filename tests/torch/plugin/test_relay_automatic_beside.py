@@ -363,3 +363,16 @@ def test_scripted_classes_find_the_names_of_their_module(automatic):
 
 def _doubled(value: torch.Tensor) -> torch.Tensor:
     return 2 * value
+
+
+def test_another_optimizer_of_a_model_with_a_relay(automatic, capfd):
+    """It comes later, and no line says that the relay is off."""
+    automatic(1)
+    model = Words()
+    optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+    plain_steps(model, optimizer)
+    late = torch.optim.Adam(model.blocks.parameters())
+    loss_of(model, *words_of(1)).backward()
+    late.step()
+    assert firn.relay.of(model) is not None
+    assert len(capfd.readouterr().err.splitlines()) == 1

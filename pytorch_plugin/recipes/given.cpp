@@ -45,7 +45,7 @@ class GivenRecipes final : public Remaker {
       if (const auto found = recipes_.find(id); found != recipes_.end()) given = found->second;
     }
     if (!given) return make_error(Code::driver, 0, "its operator is not known any more");
-    const TensorName& result = given->recipe.result[given->result_at];
+    const TensorName& result = given->recipe.result(given->result_at);
     if (result.base != address || result.storage_bytes > bytes)
       return make_error(Code::driver, 0, "its operator wrote other memory");
     std::string error = run_again(given->recipe, given->result_at, stream);
@@ -74,8 +74,8 @@ GivenRecipes& given() {
 size_t inputs_of(const Recipe& recipe, std::array<const void*, Recipe::inputs_most>& inputs) {
   size_t count = 0;
   for (size_t i = 0; i < recipe.inputs; ++i)
-    if (recipe.input[i].kind == TensorName::Kind::device && recipe.input[i].base)
-      inputs[count++] = recipe.input[i].base;
+    if (recipe.input(i).kind == TensorName::Kind::device && recipe.input(i).base)
+      inputs[count++] = recipe.input(i).base;
   return count;
 }
 
@@ -90,14 +90,14 @@ bool give_recipes(Giving which) {
 
 bool can_be_given(const Recipe& recipe, size_t result_at) {
   if (recipe.made_by->differs || result_at >= recipe.results) return false;
-  const TensorName& result = recipe.result[result_at];
+  const TensorName& result = recipe.result(result_at);
   return result.kind == TensorName::Kind::device && result.base &&
          result.storage_bytes >= given_least_bytes;
 }
 
 bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
   if (!can_be_given(recipe, result_at)) return false;
-  const TensorName& result = recipe.result[result_at];
+  const TensorName& result = recipe.result(result_at);
   Runtime* runtime = Runtime::get();
   Engine* engine = runtime ? runtime->opened(recipe.device) : nullptr;
   if (!engine) return false;

@@ -60,23 +60,23 @@ class BelowAll {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
-at::Tensor tensor_of(const TensorName& name, c10::DeviceIndex device) {
+at::Tensor tensor_of(const Recipe& recipe, const TensorName& name) {
   if (name.kind == TensorName::Kind::undefined) return {};
   const bool scalar = name.kind == TensorName::Kind::scalar;
   const size_t bytes = scalar ? c10::elementSize(name.type) : name.storage_bytes;
   c10::DataPtr data;
   if (scalar) {  // (a kernel may read it later)
     data = c10::GetCPUAllocator()->allocate(bytes);
-    std::memcpy(data.get(), name.value(), bytes);
+    std::memcpy(data.get(), recipe.scalar(name), bytes);
   } else {
-    data = c10::DataPtr(const_cast<void*>(name.base), c10::Device(c10::kCUDA, device));
+    data = c10::DataPtr(const_cast<void*>(name.base), c10::Device(c10::kCUDA, recipe.device));
   }
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t{}, bytes, std::move(data), nullptr, false),
       c10::DispatchKeySet(scalar ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA),
       c10::scalarTypeToTypeMeta(name.type));
   c10::TensorImpl* const impl = made.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(name.size_list(), name.stride_list(), name.offset);
+  impl->set_sizes_and_strides(recipe.sizes(name), recipe.strides(name), name.offset);
   if (name.wrapped_number) impl->set_wrapped_number(true);
   if (name.conjugated) made._set_conj(true);
   if (name.negated) made._set_neg(true);
@@ -87,24 +87,25 @@ Stack arguments_of(const Recipe& recipe, const std::vector<at::Tensor>& inputs) 
   Stack stack;
   for (size_t i = 0; i < recipe.arguments; ++i) {
     const Recipe::Argument& argument = recipe.argument[i];
-    if (argument.kind == Recipe::Argument::Kind::value) {
-      stack.push_back(recipe.value[i]);
-    } else if (argument.kind == Recipe::Argument::Kind::tensor) {
+    if (argument.kind == Recipe::Argument::Kind::tensor) {
       const at::Tensor& input = inputs[argument.first];
       stack.push_back(input.defined() ? c10::IValue(input) : c10::IValue());
-    } else {
+    } else if (argument.kind == Recipe::Argument::Kind::list) {
       c10::List<at::Tensor> list;
       for (size_t each = 0; each < argument.count; ++each)
         list.push_back(inputs[argument.first + each]);
       stack.emplace_back(std::move(list));
+    } else {
+      stack.push_back(recipe.value_of(i));
     }
   }
   return stack;
 }
 
-void check_like(const at::Tensor& made, const TensorName& wanted) {
+void check_like(const at::Tensor& made, const Recipe& recipe, size_t result_at) {
+  const TensorName& wanted = recipe.result(result_at);
   TORCH_CHECK(made.defined() && made.scalar_type() == wanted.type &&
-                  made.sizes() == wanted.size_list(),
+                  made.sizes() == recipe.sizes(wanted),
               "the result has another type or shape than before");
 }
 
@@ -112,33 +113,33 @@ void check_like(const at::Tensor& made, const TensorName& wanted) {
 void run_into(const Recipe& recipe, size_t result_at, Stack stack) {
   at::Tensor target;
   for (size_t i = 0; i < recipe.results; ++i) {
-    const TensorName& name = recipe.result[i];
+    const TensorName& name = recipe.result(i);
     if (i == result_at) {
-      target = tensor_of(name, recipe.device);
+      target = tensor_of(recipe, name);
       stack.emplace_back(target);
       continue;
     }
     stack.emplace_back(at::empty_strided(
-        name.size_list(), name.stride_list(),
+        recipe.sizes(name), recipe.strides(name),
         at::TensorOptions().dtype(name.type).device(c10::kCUDA, recipe.device)));
   }
   recipe.made_by->into->callBoxed(&stack);
-  check_like(target, recipe.result[result_at]);
-  TORCH_CHECK(target.const_data_ptr() == recipe.result[result_at].base,
+  check_like(target, recipe, result_at);
+  TORCH_CHECK(target.const_data_ptr() == recipe.result(result_at).base,
               "the out= overload took other memory");
 }
 
 void run_and_copy(const Recipe& recipe, size_t result_at, Stack stack) {
   recipe.made_by->op.callBoxed(&stack);
   const at::Tensor& made = stack.at(result_at).toTensor();
-  check_like(made, recipe.result[result_at]);
-  tensor_of(recipe.result[result_at], recipe.device).copy_(made);
+  check_like(made, recipe, result_at);
+  tensor_of(recipe, recipe.result(result_at)).copy_(made);
 }
 
 /// Results that a call leaves undefined cannot be given to an out= overload.
 bool may_run_into(const Recipe& recipe) {
   for (size_t i = 0; i < recipe.results; ++i) {
-    const TensorName& result = recipe.result[i];
+    const TensorName& result = recipe.result(i);
     if (result.kind != TensorName::Kind::device) return false;
     if (recipe.made_by->product && result.type != c10::ScalarType::Float &&
         result.type != c10::ScalarType::Double)
@@ -154,7 +155,7 @@ void run(const Recipe& recipe, size_t result_at) {
   BelowAll below;
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < recipe.inputs; ++i)
-    inputs.push_back(tensor_of(recipe.input[i], recipe.device));
+    inputs.push_back(tensor_of(recipe, recipe.input(i)));
   Stack stack = arguments_of(recipe, inputs);
   if (may_run_into(recipe))
     run_into(recipe, result_at, std::move(stack));
@@ -228,8 +229,8 @@ std::string make_again(const Recipe& recipe, size_t result_at, CUstream stream) 
   return words_of_errors([&]() -> std::string {
     HeldInputs held(*engine, stream);
     for (size_t i = 0; i < recipe.inputs; ++i)
-      if (recipe.input[i].kind == TensorName::Kind::device && recipe.input[i].base)
-        if (std::string error = held.add(recipe.input[i].base, Access::read); !error.empty())
+      if (recipe.input(i).kind == TensorName::Kind::device && recipe.input(i).base)
+        if (std::string error = held.add(recipe.input(i).base, Access::read); !error.empty())
           return error;
     return run_again(recipe, result_at, stream);
   });
@@ -250,7 +251,7 @@ std::string make_again(const void* base, CUstream stream, bool spoil) {
     if (spoil) {
       C10_CUDA_CHECK(cudaDeviceSynchronize());  // (uses on other streams)
       C10_CUDA_CHECK(cudaMemsetAsync(const_cast<void*>(base), spoilt_byte,
-                                     recipe.result[result_at].storage_bytes, stream));
+                                     recipe.result(result_at).storage_bytes, stream));
     }
     return make_again(recipe, result_at, stream);
   });

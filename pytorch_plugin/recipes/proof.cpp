@@ -51,20 +51,20 @@ void name_once(const Recipe& recipe) {
 
 std::unique_ptr<Proof> Proof::of(const Recipe& recipe, size_t result_at, CUstream stream) {
   const c10::cuda::CUDAGuard device(recipe.device);
-  Bytes bytes = copy_out(recipe.result[result_at], stream);
+  Bytes bytes = copy_out(recipe.result(result_at), stream);
   if (!bytes) return nullptr;
-  return std::unique_ptr<Proof>(new Proof(std::move(bytes), recipe.result[result_at].storage_bytes));
+  return std::unique_ptr<Proof>(new Proof(std::move(bytes), recipe.result(result_at).storage_bytes));
 }
 
 bool Proof::put_back(const Recipe& recipe, size_t result_at, CUstream stream) const {
   const c10::cuda::CUDAGuard device(recipe.device);
-  void* const base = const_cast<void*>(recipe.result[result_at].base);
+  void* const base = const_cast<void*>(recipe.result(result_at).base);
   return copy(base, bytes_.get(), count_, cudaMemcpyHostToDevice, stream);
 }
 
 Proof::Found Proof::confirm(const Recipe& recipe, size_t result_at, CUstream stream) const {
   const c10::cuda::CUDAGuard device(recipe.device);
-  const Bytes made = copy_out(recipe.result[result_at], stream);
+  const Bytes made = copy_out(recipe.result(result_at), stream);
   if (made && std::memcmp(made.get(), bytes_.get(), count_) == 0) return Found::equal;
   if (made) name_once(recipe);
   return put_back(recipe, result_at, stream) ? Found::put_back : Found::unknown;

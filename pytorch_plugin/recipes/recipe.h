@@ -31,48 +31,59 @@ namespace firn::pytorch {
 
 /// What names a tensor's bytes, and how they are to be read.
 struct TensorName {
-  static constexpr size_t dims_most = 6;
   enum class Kind : uint8_t { undefined, device, scalar };
 
-  Kind kind = Kind::undefined;
-  c10::ScalarType type = c10::ScalarType::Undefined;
-  bool conjugated = false, negated = false;
-  bool wrapped_number = false;  // a scalar that was a number in the program
-  uint8_t dims = 0;
-  const void* base = nullptr;       // where its storage begins
-  uint64_t storage_bytes = 0;
-  Writes::Count written = 0;        // ... and how often that had been written
-  int64_t offset = 0;               // in elements
-  std::array<int64_t, dims_most> sizes, strides;  // (a scalar's value is in the place of its sizes)
+  const void* base;             // where its storage begins
+  uint64_t storage_bytes;
+  Writes::Count written;        // ... and how often that had been written
+  int64_t offset;               // in elements
+  Kind kind;
+  c10::ScalarType type;
+  bool conjugated, negated;
+  bool wrapped_number;          // a scalar that was a number in the program
+  uint8_t dims;
+  uint8_t first;                // in the recipe's numbers: sizes, then strides; of a scalar, its value
 
-  c10::IntArrayRef size_list() const { return {sizes.data(), dims}; }
-  c10::IntArrayRef stride_list() const { return {strides.data(), dims}; }
-  const void* value() const { return sizes.data(); }
   bool unchanged() const {
     return kind != Kind::device || !base || Writes::all().unchanged(base, written);
   }
 };
 
+/// Its parts lie in the order in which they are written, and packed: a recipe is written at each
+/// call of an operator, into memory that the caches may not have any more.
 struct Recipe {
   static constexpr size_t arguments_most = 16, inputs_most = 8, results_most = 4;
-  /// An argument is a value, or one of the inputs, or `count` of them from `first` on, as a list.
+  static constexpr size_t dims_most = 6, numbers_most = 128;
+  /// An argument is a value; one of the inputs, or `count` of them from `first` on, as a list; or a
+  /// list of `count` integers, of floating-point numbers or of truth values, or a text of `count`
+  /// bytes, in the numbers from `first` on.
   struct Argument {
-    enum class Kind : uint8_t { value, tensor, list };
-    Kind kind = Kind::value;
-    uint8_t first = 0, count = 0;
+    enum class Kind : uint8_t { value, tensor, list, ints, doubles, bools, text };
+    Kind kind;
+    uint8_t first, count;
   };
   enum class Standing : uint8_t { stands, input_written, result_written, unseen, settings };
 
   const RemadeOperator* made_by = nullptr;
-  c10::DeviceIndex device = 0;
-  uint8_t arguments = 0, inputs = 0, results = 0;  // how many
   c10::StreamId stream = -1;      // torch's number of the stream that it ran on; -1: not known
   uint64_t settings = 0;          // settings_of(), then
   Writes::Count unseen = 0;       // Writes::unseen(), then
+  c10::DeviceIndex device = 0;
+  uint8_t arguments = 0, inputs = 0, results = 0, numbers = 0;  // how many
   std::array<Argument, arguments_most> argument;
-  std::array<c10::IValue, arguments_most> value;  // none for tensors
-  std::array<TensorName, inputs_most> input;
-  std::array<TensorName, results_most> result;
+  std::array<TensorName, inputs_most + results_most> tensor;    // inputs, then results
+  std::array<int64_t, numbers_most> number;
+  std::array<c10::IValue, arguments_most> value;  // of arguments that are values
+
+  const TensorName& input(size_t at) const { return tensor[at]; }
+  const TensorName& result(size_t at) const { return tensor[inputs + at]; }
+  c10::IntArrayRef sizes(const TensorName& of) const { return {number.data() + of.first, of.dims}; }
+  c10::IntArrayRef strides(const TensorName& of) const {
+    return {number.data() + of.first + of.dims, of.dims};
+  }
+  const void* scalar(const TensorName& of) const { return number.data() + of.first; }
+  /// The argument as the operator had it, unless it is of tensors.
+  c10::IValue value_of(size_t argument) const;
 
   /// Would `result_at` be made with the bytes that the operator gave it?
   Standing standing(size_t result_at) const;

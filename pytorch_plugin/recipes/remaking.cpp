@@ -320,7 +320,7 @@ void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* r
         continue;
       }
       if (!give_recipe(*recipe, chosen.result_at, chosen.device_ns)) continue;
-      const void* const base = recipe->result[chosen.result_at].base;
+      const void* const base = recipe->result(chosen.result_at).base;
       given_[slot] = {base, Writes::all().count(base)};
     }
     for (const uint32_t slot : choice_->leaves(place)) {

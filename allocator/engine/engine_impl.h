@@ -43,6 +43,7 @@
 #include "allocator/policy/outlook.h"
 #include "allocator/policy/place_planner.h"
 #include "allocator/policy/remake_choice.h"
+#include "allocator/policy/reverse_order.h"
 #include "allocator/policy/spare_choice.h"
 #include "allocator/record/trace.h"
 #include "firn/canary.h"
@@ -390,6 +391,8 @@ class EngineImpl final : public Engine,
   void replan(Lock& lock) FIRN_HELD;
   void adopt(const Outlook& outlook, const lifetimes::Decision& decision, uint64_t now) FIRN_HELD;
   bool carry_out() FIRN_HELD;
+  bool fetch_in_reverse() FIRN_HELD;
+  void note_needed(const Block& block) FIRN_HELD;
   uint64_t movable_capacity() const FIRN_HELD;
   uint64_t clean_pages(Block& block) const FIRN_HELD;   // tiers.cpp, as the next two
   bool may_arrive(const Block& block) const FIRN_HELD;
@@ -512,6 +515,7 @@ class EngineImpl final : public Engine,
   CUcontext device_waited_ FIRN_GUARDED = nullptr;  // a thread waits for it, without the lock
   SpareChoice choice_{options_.spare_fraction};
   lifetimes::Plan<Block*> plan_ FIRN_GUARDED;
+  ReverseOrder reverse_ FIRN_GUARDED;
   struct RemakeQuestion {
     lifetimes::Operators operators;
     lifetimes::RehearsalMachine machine;

@@ -177,13 +177,53 @@ void EngineImpl::adopt(const Outlook& outlook, const lifetimes::Decision& decisi
   carry.adopt(decision, outlook.blocks(), now);
 }
 
+/// Without a plan: while the program frees more than it allocates, what left last comes back. A part
+/// of the memory stays free, for what it allocates meanwhile.
+bool EngineImpl::fetch_in_reverse() {
+  if (!learner_) return false;
+  constexpr uint64_t part = 16;  // of the budget
+  const uint64_t step = frames_.budget_granules() * granule_bytes / part;
+  const auto allocated = static_cast<uint64_t>(hot_.allocated_bytes().current());
+  if (!reverse_.falls(allocated, step) || waiting_ > 0 || options_.adversarial) return false;
+  const auto away = [this](const Block& block) FIRN_HELD { return may_arrive(block); };
+  const auto carry = EngineTiers::carry_out(*this);
+  bool any = false;
+  while (reverse_.may_fetch()) {
+    Block* const block = reverse_.last(away);
+    if (!block || block->state() == State::spilling || block->going > 0) break;
+    if (!carry.may_bring_ahead()) break;
+    const uint64_t wanted = granules_for(*block, block->pages - block->mapped - block->coming);
+    const uint64_t least = wanted + step / granule_bytes;
+    if (frames_.available() < least) {
+      park_ready(false);
+      uint64_t parked = 0;
+      for (const Block* ready : parked_) parked += ready->mapped;
+      if (frames_.available() + parked / granule_pages < least) break;
+      reclaim_parked(wanted);
+    }
+    const uint64_t pages = prefetchable_pages(*block);
+    if (pages == 0 || !claim_ahead(*block, pages)) break;
+    block->age.store(next_tick(), std::memory_order_relaxed);
+    if (block->mapped + block->coming == pages) reverse_.fetched(*block);  // (its first part)
+    any = true;
+  }
+  return any;
+}
+
+/// The program needs a block that is away.
+void EngineImpl::note_needed(const Block& block) {
+  if (!learner_ || plan_.valid) return;
+  (void)reverse_.last([this](const Block& of) FIRN_HELD { return may_arrive(of); });
+  reverse_.needed(block);
+}
+
 /// One round of doing what was decided. True when something was begun.
 bool EngineImpl::carry_out() {
   if (options_.baseline && options_.baseline->has_plan()) {
     EngineTiers tiers(*this);
     return options_.baseline->carry_out(tiers);
   }
-  if (!plan_.valid) return clean_ahead();
+  if (!plan_.valid) return fetch_in_reverse() || clean_ahead();
   auto carry = EngineTiers::carry_out(*this);
   // (Memory that comes free while threads wait for room is theirs, not the next allocation's.)
   bool any = waiting_ == 0 && allocate_ahead();

@@ -8,7 +8,9 @@ namespace firn {
 void EngineImpl::work_begins() { busy_.store(true, std::memory_order_relaxed); }
 
 void EngineImpl::leaves(Block& block) {
-  if (learner_) planner_.note_leaving(*learner_, block);
+  if (!learner_) return;
+  planner_.note_leaving(*learner_, block);
+  reverse_.left(block);
 }
 
 void EngineImpl::dropped(const Block& block) {

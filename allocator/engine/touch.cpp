@@ -137,6 +137,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
       case State::hosted:
       case State::spilled:
       case State::faulting:
+        if (!stall_begin && counted && word::state(w) != State::faulting) note_needed(block);
         begin_waiting();
         // Faulting and not all mapped: a part is being prefetched.
         if (word::state(w) != State::faulting || block.mapped < block.pages) {

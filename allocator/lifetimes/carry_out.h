@@ -135,6 +135,10 @@ class CarryOut {
     const uint64_t host = t_.host_bytes();
     return host <= host_reserve(t_.span_bytes(), host, t_.spare_bytes());
   }
+  /// Is the way in free enough for what is not urgent?
+  bool may_bring_ahead() const FIRN_REQUIRES(T::lock()) {
+    return t_.bytes_in() < ahead_most(Channel::host_in, in_flight_most());
+  }
   bool meant(const Name& name) const FIRN_REQUIRES(T::lock()) {
     return t_.life(name.block) == name.life && t_.touched(name.block) == name.touched;
   }
@@ -259,7 +263,7 @@ bool CarryOut<T>::fetch_ahead() {
       plan_.fetch.pop_front();
       continue;
     }
-    if (t_.bytes_in() >= ahead_most(Channel::host_in, in_flight_most())) break;
+    if (!may_bring_ahead()) break;
     t_.stop_cleaning(block);
     if (t_.arrivable(block) < next) t_.reclaim_ready();
     if (t_.arrivable(block) == 0) {

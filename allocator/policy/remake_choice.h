@@ -1,15 +1,12 @@
 // Chooses what to make again rather than move or keep, for one iteration of a program on a machine
 // of given memory and bandwidths. A pure function, deterministic: no clock, no lock.
 //
-// At the instant of most memory (the cut), prices of keeping a byte are tried, from a fraction of
-// the time that it takes over the link to a multiple: for each price remake.h finds what is cheaper
-// to make again, with a limit on how long that may be held. Between two neighbouring prices the
-// higher one is taken for what is made late (or early) before the cut only, and that part is
-// sought; and so is the least with which nothing has to move. Each answer is rated by the least
-// waits that it leaves (waits.h), what runs again, and the driver's calls for mapping. The best are
-// rehearsed (rehearse.h), and so is the program as it was, if its own least waits do not decide. It
-// stays unless another is clearly faster.
-// Limitation: there is one cut. Of several micro-batches in one iteration, one gains.
+// Programs are searched for, in which some values are made again, and each is rated by the least
+// waits that it leaves (waits.h), what runs again, and the driver's calls for mapping
+// (remake_search.h). The best of them are rehearsed (rehearse.h), as finely and as many as there are
+// few operators, and so is the program as it was, if its own least waits do not decide: where
+// values are moved, more is waited for than the least, and less where fewer are. The fastest is
+// chosen; the program stays as it was unless that is clearly faster.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +26,7 @@ struct RemakeChoice {
   std::vector<MadeAgain> made_again;  // none of a value that is written again before the cut
   lifetimes::Rewritten rewritten;  // values 0: nothing is made again, the program is as it was
   // An iteration of either, as rehearsed; alone_ns may be the least that it takes instead. 0: all
-  // fits, or nothing was rated better.
+  // fits, or nothing has to be waited for.
   double alone_ns = 0, chosen_ns = 0;
   unsigned rated = 0;  // programs
 };

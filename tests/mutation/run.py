@@ -88,6 +88,7 @@ FILES = {  # and the tests of each
     "allocator/policy/outlook.cpp": ["outlook_test", "engine_lifetimes_test"],
     "allocator/policy/place_planner.cpp": ["place_planner_test", "engine_places_test"],
     "allocator/policy/remake_choice.cpp": ["lifetimes/remake_choice_test"],
+    "allocator/policy/remake_search.cpp": ["lifetimes/remake_choice_test"],
     "allocator/policy/spare_choice.cpp": ["spare_choice_test", "engine_lifetimes_test"],
     "allocator/engine/thrash_notices.cpp": ["thrash_notices_test", "engine_notices_test"],
     "allocator/engine/tiers.cpp": ["engine_lifetimes_test", "engine_test"],

@@ -3,10 +3,11 @@
 //
 // Programs are searched for, in which some values are made again, and each is rated by the least
 // waits that it leaves (waits.h), what runs again, and the driver's calls for mapping
-// (remake_search.h). The best of them are rehearsed (rehearse.h), as finely and as many as there are
-// few operators, and so is the program as it was, if its own least waits do not decide: where
-// values are moved, more is waited for than the least, and less where fewer are. The fastest is
-// chosen; the program stays as it was unless that is clearly faster.
+// (remake_search.h). The best of them are rehearsed (rehearse.h), as finely and as many as there
+// are few operators, and so is the program as it was, if its own least waits do not decide: where
+// values are moved, more is waited for than the least. From the fastest, single values are turned
+// over and rehearsed, while there are rehearsals left. The program stays as it was unless another
+// is clearly faster.
 #pragma once
 
 #include <cstdint>

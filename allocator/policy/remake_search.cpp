@@ -153,7 +153,8 @@ std::vector<MadeAgain> RemakeSearch::made_again(const Remake& remake) const {
 
 /// From the low trial to the high one more is made again and fewer bytes move: the best part is
 /// sought by halving, or the least with which nothing moves.
-void RemakeSearch::search_parts_between(const RemakeTrial& low, const RemakeTrial& high, bool late, bool to_fit) {
+void RemakeSearch::search_parts_between(const RemakeTrial& low, const RemakeTrial& high,
+                                        bool late, bool to_fit) {
   RemakeTrial trial;
   trial.low = low.high;
   trial.high = high.high;
@@ -172,7 +173,8 @@ void RemakeSearch::search_parts_between(const RemakeTrial& low, const RemakeTria
 }
 
 /// Of the same limit: those that make less and more again, the nearest by price.
-std::pair<RemakeTrial, RemakeTrial> RemakeSearch::beside(const std::vector<RemakeTrial>& trials, const RemakeTrial& best) const {
+std::pair<RemakeTrial, RemakeTrial> RemakeSearch::beside(const std::vector<RemakeTrial>& trials,
+                                                         const RemakeTrial& best) const {
   RemakeTrial less, more = best;
   less.part = 1;
   less.hold = best.hold;
@@ -222,8 +224,8 @@ std::vector<uint32_t> RemakeSearch::to_turn(const std::vector<uint8_t>& again) c
   for (uint32_t version = 0; version < versions_.count(); ++version) {
     const Value& value = operators_.values[versions_.value(version)];
     const uint32_t maker = versions_.maker(version);
-    if (value.persistent || value.bytes < remade_bytes_least || maker >= cut_ || !lives_on(version) ||
-        !operators_.operators[maker].again)
+    if (value.persistent || value.bytes < remade_bytes_least || maker >= cut_ ||
+        !lives_on(version) || !operators_.operators[maker].again)
       continue;
     const auto uses = versions_.uses(versions_.value(version));
     const auto next = std::lower_bound(uses.begin(), uses.end(), cut_);
@@ -293,8 +295,9 @@ void RemakeSearch::search_parts_around(const std::vector<RemakeTrial>& trials) {
 }
 
 std::vector<RemakeTrial> RemakeSearch::search() {
+  const auto gap_ns = static_cast<uint64_t>(total_ns_) / gap_part;
   problem_.emplace(operators_, versions_, cut_,
-                   RemakeProblem::Limits{remade_bytes_least, static_cast<uint64_t>(total_ns_) / gap_part});
+                   RemakeProblem::Limits{remade_bytes_least, gap_ns});
   const auto sorted = [&] {
     std::sort(trials_.begin(), trials_.end(), by_ns);
     return trials_;
@@ -311,7 +314,8 @@ std::vector<RemakeTrial> RemakeSearch::search() {
   // The same for the least that has to be made again for nothing to move.
   const auto fitting = std::find_if(rough.begin(), rough.end(),
                                     [](const RemakeTrial& trial) { return trial.fits; });
-  if (fitting != rough.end()) search_parts_between(beside(rough, *fitting).first, *fitting, true, true);
+  if (fitting != rough.end())
+    search_parts_between(beside(rough, *fitting).first, *fitting, true, true);
   turn_values();
   return sorted();
 }

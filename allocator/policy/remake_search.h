@@ -1,5 +1,5 @@
-// Programs in which values are made again rather than moved or kept, each rated by the least that an
-// iteration takes: what remake_choice.h rehearses the best of. Deterministic: no clock, no lock.
+// Programs in which values are made again rather than moved or kept, each rated by the least that
+// an iteration takes: what remake_choice.h rehearses the best of. Deterministic: no clock, no lock.
 //
 // At the instant of most memory (the cut), prices of keeping a byte are tried, from a fraction of
 // the time that it takes over the link to a multiple: for each price remake.h finds what is cheaper
@@ -9,8 +9,8 @@
 // single values are turned over, since memory may be short at other instants too: what is used last
 // saves most, for it is away at all of them.
 //
-// What is alive at the cut may be kept for nothing where memory suffices. What is dead by then takes
-// memory that the program does not need; it never costs nothing to keep it for what is made of it.
+// What is alive at the cut may be kept for nothing where memory suffices. What is dead by then
+// takes memory that the program does not need: to keep it for what is made of it always costs.
 // Limitation: there is one cut. Of several micro-batches in one iteration, one gains.
 #pragma once
 
@@ -102,7 +102,7 @@ class RemakeSearch {
   double total_ns_ = 0, alone_ns_ = 0;
   std::optional<lifetimes::RemakeProblem> problem_;
   uint32_t cut_ = 0;
-  std::vector<double> price_;  // per version, of the trial being solved; below zero: none of its own
+  std::vector<double> price_;  // per version, in the trial being solved; below zero: no own one
   std::vector<RemakeTrial> trials_;
   std::set<size_t> seen_;  // hashes of what was made again
   unsigned rated_ = 0;

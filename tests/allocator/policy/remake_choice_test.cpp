@@ -82,7 +82,7 @@ Operators layers(unsigned count, uint64_t product_ns, uint64_t activation_ns) {
 }
 
 /// Six layers, whose weights' gradients stay until all are used at the end. The first value, number
-/// 2, is cheap to make of a small one, by one that is dead at once, and used last but the gradients.
+/// 2, is cheap to make of a small one, by one that is dead at once, and used last but for those.
 Operators gradients_until_the_end() {
   constexpr uint64_t slow = 1'000'000, fast = 50'000;
   Drawn program;

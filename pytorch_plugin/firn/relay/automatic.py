@@ -26,17 +26,14 @@ Say = Callable[[str], None]
 
 
 class Steps:
-    """Counts the optimizer's steps, in the place of an Update; owns nothing of it but a hook."""
+    """The number of steps that optimizers with the model's parameters have made, in the place of an
+    Update: doors.py counts them, for a program may replace its optimizer."""
 
     wanted = eager = False
     where = "device"
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self) -> None:
         self.steps = 0
-        self._hook = optimizer.register_step_post_hook(self._after)
-
-    def _after(self, *_: Any) -> None:
-        self.steps += 1
 
     def updated(self) -> list[Layer]:
         return []
@@ -45,7 +42,7 @@ class Steps:
         pass
 
     def close(self) -> None:
-        self._hook.remove()
+        pass
 
 
 class AutomaticRelay(SplitRelay):
@@ -118,7 +115,11 @@ class AutomaticRelay(SplitRelay):
 
     def _updated_by(self, optimizer: torch.optim.Optimizer, layers: Sequence[Layer],
                     eager: bool) -> Any:
-        return Steps(optimizer)
+        return Steps()
+
+    def stepped(self) -> None:
+        """An optimizer has updated the model."""
+        self._update.steps += 1
 
     def _forward(self, model: Layer, args: Any, kwargs: Any) -> Any:
         """Runs in the place of the model's forward method."""

@@ -16,7 +16,7 @@ import functools
 import sys
 import threading
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import nn
@@ -36,6 +36,8 @@ class _Waiting:
         self.met: set[int] = set()    # parameters in modules so far, by id()
         self.without: list[str] = []  # classes of modules that have no layers
         self.settled = False          # a line was said of one of its modules
+        # Those of models that it updates, which count its steps.
+        self.relays: weakref.WeakSet[AutomaticRelay] = weakref.WeakSet()
         optimizer.register_step_post_hook(stepped)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -130,12 +132,18 @@ class Doors:
             self._hook = register_module_forward_pre_hook(self._called)
 
     def _stepped(self, waiting: _Waiting) -> None:
-        """Its first step is over: what it has was called by now."""
-        if waiting not in self._waiting:
-            return  # (as at each later step)
+        if waiting in self._waiting:  # (no later step looks at models)
+            self._first_step(waiting)
+        for relay in waiting.relays:
+            relay.stepped()
+
+    def _first_step(self, waiting: _Waiting) -> None:
+        """It is over: what the optimizer has was called by now."""
         mine = set(waiting.parameters())
-        if not waiting.settled and not any(  # by a relay that another optimizer brought
-                each in mine for relay in self._relays for each in relay.model.parameters()):
+        waiting.relays.update(  # with those that another optimizer brought
+            relay for relay in self._relays
+            if any(each in mine for each in relay.model.parameters()))
+        if not waiting.settled and not waiting.relays:
             self.say(f"off for {waiting.name}: " + (
                 _without(waiting) if waiting.without else
                 "it has stepped, and no module in train() mode that has its parameters was called "
@@ -171,7 +179,7 @@ class Doors:
         main = max(found, key=lambda each: each[0])[1]
         optimizer = main.optimizer()
         if optimizer is not None:
-            said = self._relay(module, optimizer)
+            said = self._relay(module, optimizer, concerned)
             for each in concerned:
                 each.settled = each.settled or said
                 if not said:
@@ -184,13 +192,17 @@ class Doors:
                     self.say(f"off for {each.name}: {_without(each)}")
                 self._end(each)
 
-    def _relay(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> bool:
-        """Gives the module a relay; False, where it has no layers."""
+    def _relay(self, module: nn.Module, optimizer: torch.optim.Optimizer,
+               concerned: Sequence[_Waiting]) -> bool:
+        """Gives the module a relay, which counts the steps of all that are concerned; False, where
+        it has no layers."""
         owners = layers_of.relays_of(module)
         if any(not isinstance(each, AutomaticRelay) for each in owners):
             return True  # the program has its own
+        for each in concerned:
+            each.relays.update(owners)
         inside = {layer for owner in owners for layer in owner.modules}
-        layers = [each for each in layers_of.repeated(module) if each not in inside]
+        layers = [layer for layer in layers_of.repeated(module) if layer not in inside]
         name = type(module).__name__
         if not layers:
             return bool(inside)
@@ -201,6 +213,8 @@ class Doors:
             self.say(f"off for {name}: {str(why).removeprefix('firn.relay: ')}")
             return True
         self._relays.add(relay)
+        for each in concerned:
+            each.relays.add(relay)
         relay.say_what_was_found(type(optimizer).__name__)
         relay.begin()
         return True

@@ -376,3 +376,48 @@ def test_another_optimizer_of_a_model_with_a_relay(automatic, capfd):
     late.step()
     assert firn.relay.of(model) is not None
     assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def of_all(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def of_the_blocks(model):
+    return torch.optim.SGD(model.blocks.parameters(), lr=0.1)
+
+
+class Scaling(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.scale = model, nn.Parameter(torch.ones(41))
+
+    def forward(self, words):
+        return self.model(words) * self.scale
+
+
+@pytest.mark.parametrize("passes, outer, replaced, counts", [
+    (0, lambda model: model, of_the_blocks, [6, 21, 12]),
+    (1, lambda model: model, of_all, [3, 21, 12]),  # (3 layers are looked at in the pass before)
+    (3, lambda model: model, of_all, [6, 21, 12]),
+    (3, Scaling, of_all, [6, 21, 12])], ids=["at once", "after a pass", "thaws", "has more"])
+def test_an_optimizer_that_is_replaced(automatic, passes, outer, replaced, counts):
+    """Layers run in parts from the second step on of the one that steps: 3 layers of 2 parts run
+    forward, and again backward, and in its second step over all, for comparison."""
+    automatic(2)
+    torch.manual_seed(0)
+    model = Words(tied=False, block=Counting)
+    first = of_all(model)
+    if passes == 1:
+        loss_of(model, *words_of(1)).backward()
+    elif passes:
+        model.blocks.requires_grad_(False)
+        plain_steps(model, first, passes)
+        model.requires_grad_(True)
+    whole = outer(model)
+    second = replaced(whole)
+    found = []
+    for _ in counts:
+        Counting.runs.clear()
+        plain_steps(whole, second, 1)
+        found.append(len(Counting.runs))
+    assert found == counts and firn.relay.of(model) is not None

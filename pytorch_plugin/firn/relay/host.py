@@ -160,19 +160,19 @@ class HostUpdate(Update):
                       "optimizer (where='host' takes it before)")
             return
         small = smallest(self.optimizer, self._layers) or self._with_gradients()
-        self._place, words = choose(self.optimizer, small, self._link, self._make)
-        if self._place is Place.undecided and self.steps + 1 >= STEPS:
-            self._place, words = Place.device, ("where='auto': updates on the device: Firn has "
-                                                f"moved little in {STEPS} steps")
-        if words:
-            self._say(words)
-        if self._place is Place.host:
-            try:
+        try:
+            self._place, words = choose(self.optimizer, small, self._link, self._make)
+            if self._place is Place.undecided and self.steps + 1 >= STEPS:
+                self._place, words = Place.device, ("where='auto': updates on the device: Firn "
+                                                    f"has moved little in {STEPS} steps")
+            if words:
+                self._say(words)
+            if self._place is Place.host:
                 self._move_to_host()
-            except Refused as why:
-                self._place = Place.device
-                self._say("where='auto': updates on the device "
-                          f"({str(why).removeprefix('firn.relay: ')})")
+        except Refused as why:
+            self._place = Place.device
+            self._say("where='auto': updates on the device "
+                      f"({str(why).removeprefix('firn.relay: ')})")
 
     def _try(self, twin: Twin) -> None:
         """Whether the class can be stepped by parts, on the masters of the smallest layer. Refused

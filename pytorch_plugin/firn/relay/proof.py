@@ -88,6 +88,10 @@ class Proof:
             each.put_back()
         chance.put_back()
 
+    def states(self) -> list[dict[str, Any]] | None:
+        """Of each parameter, as the step alone made them; None where that failed."""
+        return [each["state"] or {} for each in self._alone] if self._alone else None
+
     def why_not(self) -> str | None:
         """After the whole step."""
         if self.why is not None:

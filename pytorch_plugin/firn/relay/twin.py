@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from firn.relay import kinds
 from firn.relay.link import Link
 from firn.relay.sameness import equal
 from firn.relay.subset import step_of
@@ -97,6 +98,7 @@ class Twin:
                                       if each in self._of]} for group in optimizer.param_groups]
         self._fill(groups)
         self.optimizer = self._alike(groups) if make is None else _made(make, groups)
+        self._kinds, self._kinds_of_user = (None, None) if make is None else self._try_kinds()
         group_of = _groups_of(self.optimizer)
         for parameter, master in self._of.items():
             states = dict(optimizer.state.get(parameter, {}))
@@ -105,7 +107,8 @@ class Twin:
                               "host, whose masters it has rounded: load it after firn.relay(), and "
                               "bits go on as they were", RuntimeWarning, stacklevel=2)
             if states:
-                self.optimizer.state[master] = _states_for(master, states, group_of[id(master)])
+                self.optimizer.state[master] = _states_for(
+                    master, kinds.cast(states, self._kinds), group_of[id(master)])
 
     def take_over(self) -> None:
         """The user's optimizer is without states from now on. (Empty ones, for who would make the
@@ -121,7 +124,8 @@ class Twin:
                 del self._user.state[parameter]
             if master in self.optimizer.state and id(parameter) in group_of:
                 self._user.state[parameter] = _states_for(
-                    parameter, self.optimizer.state[master], group_of[id(parameter)])
+                    parameter, kinds.cast(self.optimizer.state[master], self._kinds_of_user),
+                    group_of[id(parameter)])
 
     def of(self, parameter: torch.Tensor) -> nn.Parameter:
         return self._of[parameter]
@@ -176,7 +180,8 @@ class Twin:
     def saved_states(self) -> dict[Any, Any]:
         """As state_dict()["state"]: tensors in host memory. Masters are added to the states of
         parameters that have fewer bits, so that training goes on with the same bits."""
-        saved: dict[Any, Any] = self.optimizer.state_dict()["state"]
+        saved: dict[Any, Any] = {number: kinds.cast(states, self._kinds_of_user) for number, states
+                                 in self.optimizer.state_dict()["state"].items()}
         for number, (parameter, master) in enumerate(self._in_order()):
             if parameter.dtype != master.dtype:
                 saved[number] = {**saved.get(number, {}), MASTER: master.detach()}
@@ -187,8 +192,10 @@ class Twin:
         load_state_dict()'s."""
         states, masters = _copied(saved["state"]), {}
         for key, state in states.items():
-            if isinstance(state, dict) and MASTER in state:
-                masters[key] = state.pop(MASTER)
+            if isinstance(state, dict):
+                if MASTER in state:
+                    masters[key] = state.pop(MASTER)
+                states[key] = kinds.cast(state, self._kinds)
         before = [dict(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict({**saved, "state": states})
         for group, theirs, mine in zip(self.optimizer.param_groups, self._user.param_groups,
@@ -201,6 +208,25 @@ class Twin:
                 if key in masters:
                     master.copy_(masters[key])
                     self._seen.pop(parameter, None)  # the model may be loaded before or after
+
+    def _try_kinds(self) -> tuple[kinds.Kinds | None, kinds.Kinds | None]:
+        """Of the states of the host's optimizer, which has none yet, and of the user's class."""
+        chosen = kinds.samples(self._of.values())
+        mine = kinds.tried(self.optimizer, chosen)
+        theirs: kinds.Kinds | None = kinds.kinds_of(
+            {name: value for name, value in states.items() if name != MASTER}
+            for key, states in self._user.state.items() if key in self._of)
+        if not theirs:
+            groups = [{**{name: _on_host(value) for name, value in group.items()
+                          if name != "params"},
+                       "params": [self._of[each] for each in group["params"] if each in self._of]}
+                      for group in self._user.param_groups]
+            try:
+                theirs = kinds.tried(self._alike(groups), chosen)
+            except Refused:
+                theirs = None
+        kinds.check(mine, theirs, type(self._user).__name__)
+        return mine, theirs
 
     def _in_order(self) -> list[tuple[torch.Tensor, nn.Parameter]]:
         """In the order of the groups, which is that of a checkpoint's numbers."""

@@ -52,6 +52,23 @@ def test_several_micro_batches_have_close_losses(native, with_firn, spill_dir, s
 
 
 @pytest.mark.long
+def test_a_trainer_that_accumulates_reads_each_layer_once(native, with_firn, spill_dir):
+    """Its micro-batches take turns, with the native bits; less comes back to the device than where
+    they run one by one."""
+    def arguments(steps):
+        return ("--steps", steps, "--layers", 4, "--length", 64, "--batch", 1, "--accumulate", 6)
+    came = []
+    for steps in (2, 6):  # (one that learns, and one that is watched, run one by one)
+        alone = native("hf_trainer.py", *arguments(steps))
+        run = with_firn("hf_trainer.py", *arguments(steps), budget=alone.budget(0.5),
+                        dirs=[spill_dir], options=["--relay", "1"])
+        check_same(run, alone)
+        came.append(run.device()["forwarded_bytes"])
+    assert "the Trainer's micro-batches, 6 a step, take turns at each layer" in run.text
+    assert (came[1] - came[0]) / 4 < 0.85 * came[0] / 2
+
+
+@pytest.mark.long
 def test_a_script_that_is_left_alone(native, with_firn, spill_dir):
     script = "convnet_bn_sgd_checkpoint.py"
     alone = native(script, *SMALL[script])

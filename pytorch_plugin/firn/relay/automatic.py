@@ -21,6 +21,7 @@ from firn.relay.layers import Forward, Layer
 from firn.relay.node import Call
 from firn.relay.split import SplitRelay
 from firn.relay.trees import Refused
+from firn.relay.turns import Turn
 
 Say = Callable[[str], None]
 
@@ -121,6 +122,30 @@ class AutomaticRelay(SplitRelay):
         """An optimizer has updated the model."""
         self._update.steps += 1
 
+    @property
+    def has_learned(self) -> bool:
+        """Layers run as nodes from now on, but in calls of new kinds."""
+        return bool(self._forwards) and self._update.steps > 0
+
+    @contextlib.contextmanager
+    def within(self, turn: Turn, before: Sequence[Turn]) -> Iterator[None]:
+        """This thread is a turn (groups.py), behind those in `before`: its layers are seams."""
+        self._here.turn, self._here.before = turn, before
+        try:
+            yield
+        finally:
+            self._here.turn = None
+            turn.forward_ended = True
+
+    def begins_backward(self) -> None:
+        """This thread is about to."""
+        turn = self._turn()
+        if turn is not None:
+            turn.end_any_forward(self._here.before)
+
+    def _turn(self) -> Turn | None:
+        return getattr(self._here, "turn", None)
+
     def _forward(self, model: Layer, args: Any, kwargs: Any) -> Any:
         """Runs in the place of the model's forward method."""
         if self._undo_pause is not None:
@@ -133,6 +158,8 @@ class AutomaticRelay(SplitRelay):
         if _in_ddp():
             self.refuse(Refused("it is in a DistributedDataParallel, which counts backward passes: "
                                 "not yet supported"))
+        if self._turn() is not None:
+            return model.forward(*args, **kwargs)  # (nothing is beside the whole group)
         with self._nothing_beside():
             return model.forward(*args, **kwargs)
 
@@ -150,6 +177,11 @@ class AutomaticRelay(SplitRelay):
         if not is_plain() or not torch.is_grad_enabled() or not self._forwards or \
                 self._is_inside():
             return layer.forward(*args, **kwargs)
+        turn = self._turn()
+        if turn is not None:
+            turn.seam()
+            if not self._forwards:  # (another one has given the model back)
+                return layer.forward(*args, **kwargs)
         tensors: list[torch.Tensor] = []
         try:
             learning.check_inside(layer, *self._inner[layer])
@@ -203,22 +235,43 @@ class AutomaticRelay(SplitRelay):
         result: list[torch.Tensor] = []
         try:
             trees.apart(value, result, f"layer {layer} returned")
-            if settings.casts and layer.forwards != layer.backwards:
+            if settings.casts and layer.forwards != layer.backwards and self._turn() is None:
                 raise Refused(f"layer {layer} is called twice under autocast, which casts its "
                               "weights once, and in each of its runs")
         except Refused as why:
             self.refuse(why)
             return
         layer.forwards += 1
+        turn, call = self._turn(), object()
+        if turn is not None:
+            turn.enter(layer.number)
+            turn.made(call)
+
+        def begun() -> None:
+            self._resume()
+            if turn is not None and turn is self._turn():
+                turn.reach(call, self._here.before)
+
         learning.watch_backward(layer, structure, tensors, settings, result,
-                                self.micro_batches == 1, self._resume, self.refuse)
+                                self.micro_batches == 1, begun, self.refuse)
 
     def _inputs_of(self, layer: Layer) -> Sequence[torch.Tensor]:
         return [each for each in layer.shared if each.requires_grad]
 
     def _node(self, layer: Layer, run: Any, uses: Sequence[int], shared: Sequence[torch.Tensor],
               needed: Sequence[bool], kind: type[Call] = FreeCall) -> Call:
-        return super()._node(layer, run, uses, shared, needed, kind)
+        call = super()._node(layer, run, uses, shared, needed, kind)
+        turn = self._turn()
+        if turn is not None:
+            turn.enter(layer.number)
+            turn.made(call)
+        return call
+
+    def _before_backward(self, call: Call) -> None:
+        super()._before_backward(call)
+        turn = self._turn()
+        if turn is not None:
+            turn.reach(call, self._here.before)
 
 
 def is_plain() -> bool:

@@ -24,6 +24,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from firn.relay import layers as layers_of
 from firn.relay.automatic import AutomaticRelay, is_plain
+from firn.relay.groups import Groups
 from firn.relay.trees import Refused
 
 
@@ -56,6 +57,7 @@ class Doors:
         self._relays: weakref.WeakSet[AutomaticRelay] = weakref.WeakSet()
         self._said: set[str] = set()
         self._lock = threading.RLock()
+        self._groups = Groups(self.say)
         self._hook: Any = None
         self._init = init = torch.optim.Optimizer.__init__
 
@@ -79,6 +81,7 @@ class Doors:
 
     def shut(self) -> None:
         """Gives no relay from now on."""
+        self._groups.close()
         made, compiled = self._patches
         if torch.optim.Optimizer.__init__ is made:
             torch.optim.Optimizer.__init__ = self._init  # type: ignore[method-assign]
@@ -217,6 +220,7 @@ class Doors:
             each.relays.add(relay)
         relay.say_what_was_found(type(optimizer).__name__)
         relay.begin()
+        self._groups.open()
         return True
 
 

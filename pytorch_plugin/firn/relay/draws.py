@@ -47,10 +47,14 @@ class Draws:
             self._varies.add(kind)
             self._known[kind] = drawn
 
+    def know(self, kinds: Iterable[Hashable]) -> bool:
+        """Where each of such parts begins to draw."""
+        return all(kind in self._known and kind not in self._varies for kind in kinds)
+
     def begin(self, generators: list[torch.Generator], kinds: list[Hashable]) -> None:
         """Before a step: each micro-batch's state of each generator."""
         self._generators, self._kinds = generators, kinds
-        self._exact = all(kind in self._known and kind not in self._varies for kind in kinds)
+        self._exact = self.know(kinds)
         at = [each.get_offset() for each in generators]
         self._begins, self._states = [], []
         for kind in kinds:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Sequence
+from typing import Any, Sequence
 
 from firn.relay.baton import Baton
 from firn.relay.draws import Draws
-from firn.relay.node import Call
 from firn.relay.watch import Inside
 
 
@@ -48,7 +47,7 @@ class Turn:
         self.forward_ended = False
         self.calls: dict[int, int] = {}  # of layers, by number
         self.inside = Inside()           # until the loss is there
-        self._left: list[tuple[Fraction, Call]] = []  # without a backward pass yet
+        self._left: list[tuple[Fraction, Any]] = []  # Calls without a backward pass yet
         self._last: Fraction | None = None  # the place of the last call
         self._shape: list[Fraction] = []    # of all its backward passes, once forward_ended
         self._alone = False                 # waits until the turns before it have ended
@@ -67,12 +66,12 @@ class Turn:
         self.calls[layer] = self.calls.get(layer, 0) + 1
         self._last = self._places.of(layer, self.calls[layer], self._last)
 
-    def made(self, call: Call) -> None:
+    def made(self, call: Any) -> None:
         """The call that was entered last has a node."""
         assert self._last is not None
         self._left.append((self._last, call))
 
-    def end_forward(self, reached: set[Call], before: Sequence[Turn], sharing: bool) -> None:
+    def end_forward(self, reached: set[Any], before: Sequence[Turn], sharing: bool) -> None:
         """The loss is there, and its graph has the calls `reached`. Returns when its backward pass
         may begin. `sharing`: a layer has parameters that others use too."""
         for _, call in self._left:
@@ -86,12 +85,26 @@ class Turn:
         self._alone = sharing and any(each._shape != self._shape for each in before)
         self._wait(before)
 
-    def begin_backward(self, call: Call, before: Sequence[Turn]) -> None:
+    def begin_backward(self, call: Any, before: Sequence[Turn]) -> None:
         """Returns when the call's backward pass may run, and what follows it."""
         self._place = next(place for place, each in self._left if each is call)
         self.seam()
         self._left = [each for each in self._left if each[1] is not call]
         self._wait(before)
+
+    def end_any_forward(self, before: Sequence[Turn]) -> None:
+        """As end_forward(), where the loss's graph is not looked at; once."""
+        if not self.forward_ended:
+            self.end_forward({each for _, each in self._left}, before, True)
+
+    def reach(self, call: Any, before: Sequence[Turn]) -> None:
+        """As begin_backward(), where the loss's graph is not looked at: calls behind this one are
+        left out of it. Nothing of a second pass through a call."""
+        places = [place for place, each in self._left if each is call]
+        if places:
+            self.end_any_forward(before)
+            self._left = [each for each in self._left if each[0] <= places[0]]
+            self.begin_backward(call, before)
 
     def _wait(self, before: Sequence[Turn]) -> None:
         following: Fraction | float = -math.inf

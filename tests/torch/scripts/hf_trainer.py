@@ -28,9 +28,9 @@ class Rows(torch.utils.data.Dataset):
 class Reporting(Trainer):
     """The Trainer's own log rounds losses."""
 
-    def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
-        report.loss(self.state.global_step, loss)
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        report.loss(self.state.global_step, loss.detach())
         return loss
 
 
@@ -42,6 +42,7 @@ def main():
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
+    parser.add_argument("--accumulate", type=int, default=1)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -50,11 +51,11 @@ def main():
     model = GPT2LMHeadModel(config)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Reporting(
-            model=model, train_dataset=Rows(args.steps * args.batch, args.length),
+            model=model, train_dataset=Rows(args.steps * args.batch * args.accumulate, args.length),
             args=TrainingArguments(
                 output_dir=folder, max_steps=args.steps, per_device_train_batch_size=args.batch,
-                seed=args.seed, report_to=[], save_strategy="no", logging_steps=1,
-                disable_tqdm=True, learning_rate=3e-4))
+                gradient_accumulation_steps=args.accumulate, seed=args.seed, report_to=[],
+                save_strategy="no", logging_steps=1, disable_tqdm=True, learning_rate=3e-4))
         if trainer.args.device.type != "cuda":
             raise RuntimeError("the Trainer did not choose the GPU")
         trainer.train()

@@ -1,5 +1,5 @@
-"""The micro-batches that transformers' Trainer accumulates, in one turn of each layer: L2L's order in
-a script that knows nothing of it.
+"""The micro-batches that transformers' Trainer accumulates, in one turn of each layer: L2L's order
+in a script that knows nothing of it.
 
 The Trainer fetches all batches of an optimizer's step (get_batch_samples), and then calls its
 training_step with one after the other; nothing that it calls in between sees the model. So the

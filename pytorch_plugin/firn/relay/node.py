@@ -39,6 +39,7 @@ class Run:
         self._versions = [version_of(each) for each in tensors]
         self._parameters = _parameters_version(layer)
         self._training = layer.module.training
+        self._buffers = Buffers(layer)
         self.leaves: list[torch.Tensor] = []  # of the first run
         self._views: list[tuple[torch.Tensor, int]] = []  # results in one storage, and versions
         self._sample: Sample | None = None  # of the result, where the second run is compared
@@ -50,12 +51,11 @@ class Run:
         layer = self._layer
         with torch.enable_grad(), self._settings.without_cache():
             found: list[torch.Tensor] = []
-            buffers = Buffers(layer)
             self.leaves, inputs = self._inputs()
             structure = trees.apart(self._call(inputs), found, f"layer {layer} returned")
             if hooks_of(inputs) != (0, 0):
                 raise hooked(layer)
-            buffers.check()
+            self._buffers.check()
         self.needed = [each.requires_grad for each in found]
         layer.runs += 1
         if layer.runs & (layer.runs - 1) == 0:
@@ -172,6 +172,10 @@ class Run:
         if _parameters_version(self._layer) != self._parameters:
             raise Refused(f"firn.relay: parameters of layer {self._layer} were changed between its "
                           "forward and its backward pass")
+        written = self._buffers.changed()
+        if written is not None:
+            raise Refused(f"firn.relay: buffer {written} of layer {self._layer} was changed between "
+                          "its forward and its backward pass: give it to the layer as an argument")
         if self._layer.module.training != self._training:
             raise Refused(f"firn.relay: layer {self._layer} was switched between train() and "
                           "eval() before its backward pass")
@@ -227,15 +231,20 @@ class Buffers:
         self._layer, self._before = layer, dict(layer.module.named_buffers())
         self._versions = [version_of(each) for each in self._before.values()]
 
+    def changed(self) -> str | None:
+        """The name of one that has been written since, or that is another tensor or gone."""
+        now = dict(self._layer.module.named_buffers())
+        return next((name for (name, buffer), version in zip(self._before.items(), self._versions)
+                     if now.get(name) is not buffer or version_of(buffer) != version), None)
+
     def check(self) -> None:
         """Refused is a layer that has changed one."""
-        now = dict(self._layer.module.named_buffers())
-        for (name, buffer), version in zip(self._before.items(), self._versions):
-            if now.get(name) is not buffer or version_of(buffer) != version:
-                raise Refused(
-                    f"firn.relay: layer {self._layer} changes its buffer {name} in each forward "
-                    "pass: a second run would change it twice (running statistics: "
-                    "track_running_stats=False, or eval() of that module)")
+        name = self.changed()
+        if name is not None:
+            raise Refused(
+                f"firn.relay: layer {self._layer} changes its buffer {name} in each forward pass: "
+                "a second run would change it twice (running statistics: "
+                "track_running_stats=False, or eval() of that module)")
 
 
 class Contributions:

@@ -261,3 +261,42 @@ def test_draws_that_begin_in_a_later_step_are_said():
         block.on = True
     with pytest.warns(RuntimeWarning, match="random numbers come from the CPU's generator"):
         relay.step(lambda part: loss_of(model, part), second)
+
+
+class Masked(Block):
+    def __init__(self, width, drop=0.0):
+        super().__init__(width, drop)
+        self.register_buffer("mask", torch.ones(width))
+
+    def forward(self, value):
+        return super().forward(value * self.mask)
+
+
+def write_mask(model):
+    with torch.no_grad():
+        model.blocks[1].mask[0] *= 1 + 1e-7  # (no compared element would show it)
+
+
+def replace_mask(model):
+    model.blocks[1].mask = model.blocks[1].mask.clone()
+
+
+@pytest.mark.parametrize("change", [write_mask, replace_mask])
+@pytest.mark.parametrize("step", [0, 2])
+def test_buffers_that_are_changed_between_a_layers_passes(change, step):
+    """In a run that no other result is compared with, too."""
+    torch.manual_seed(0)
+    model = Words(block=Masked)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    quietly(firn.relay, model, optimizer, 1, split=True)
+    for number, (part,) in enumerate(word_parts(1, 4, rows=4)):
+        loss = loss_of(model, part)
+        if number == step:
+            change(model)
+            with pytest.raises(Refused, match=r"buffer mask of layer blocks.1 \(Masked\) was changed"
+                                              " between its forward and its backward pass"):
+                loss.backward()
+            return
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()

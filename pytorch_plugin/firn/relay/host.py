@@ -83,6 +83,7 @@ class HostUpdate(Update):
         for each in self._host_hooks:
             each.remove()
         vars(self.optimizer).update(self._scaling)
+        vars(self.optimizer).pop("__getstate__", None)
         twin.give_back()
 
     def abandon(self) -> None:
@@ -109,6 +110,18 @@ class HostUpdate(Update):
             self.optimizer.register_state_dict_post_hook(self._save),
             self.optimizer.register_load_state_dict_pre_hook(self._load),
             self.optimizer.register_load_state_dict_post_hook(lambda _: twin.take_over())]
+        vars(self.optimizer)["__getstate__"] = self._as_a_value
+
+    def _as_a_value(self) -> dict[str, Any]:
+        """What a copy of the optimizer, or a pickle of it, has: the states that close() would give
+        back."""
+        self._settle()
+        value: dict[str, Any] = type(self.optimizer).__getstate__(self.optimizer)
+        if self._twin is not None and "state" in value:
+            others = {key: each for key, each in value["state"].items() if each}
+            value = {**value, "state": collections.defaultdict(
+                dict, {**others, **self._twin.given()})}
+        return value
 
     def _save(self, _: Any, saved: dict[str, Any]) -> None:
         self._settle()
@@ -130,6 +143,7 @@ class HostUpdate(Update):
             return
         self._check_call(*call)
         self._twin.check_groups()
+        self._twin.check_states()
         self._check_updated()
         if self.wanted and not self.eager:
             self._check_left()
@@ -249,6 +263,7 @@ class HostUpdate(Update):
         if not parameters or twin is None:
             return
         twin.check_groups()
+        twin.check_states()
         while len(self._jobs) > 1:
             self._collect()
         sent = self._down(twin, parameters)

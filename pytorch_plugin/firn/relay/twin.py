@@ -30,7 +30,7 @@ _WIDE = {torch.float32: torch.float32, torch.bfloat16: torch.float32,
          torch.float16: torch.float32, torch.float64: torch.float64}
 _WAYS = ("fused", "foreach", "capturable", "differentiable")  # of a group: how steps are computed
 _TORCHS = ("defaults", "state", "param_groups", "step", "_opt_called",
-           "_step_supports_amp_scaling")
+           "_step_supports_amp_scaling", "__getstate__")
 
 Groups = list[dict[str, Any]]
 Make = Callable[[Groups], torch.optim.Optimizer]
@@ -113,19 +113,33 @@ class Twin:
     def take_over(self) -> None:
         """The user's optimizer is without states from now on. (Empty ones, for who would make the
         missing ones by a step: torch.distributed.checkpoint.)"""
-        for each in self._of:
-            self._user.state[each] = {}
+        self._empty: dict[torch.Tensor, dict[str, Any]] = {each: {} for each in self._of}
+        self._user.state.update(self._empty)
 
     def give_back(self) -> None:
         """The user's optimizer has the states, on the parameters' device and in their type."""
-        group_of = _groups_of(self._user)
-        for parameter, master in self._of.items():
-            if not self._user.state.get(parameter, True):
+        given = self.given()
+        for parameter in self._of:
+            if not self._user.state.get(parameter, True) or parameter in given:
                 del self._user.state[parameter]
-            if master in self.optimizer.state and id(parameter) in group_of:
-                self._user.state[parameter] = _states_for(
-                    parameter, kinds.cast(self.optimizer.state[master], self._kinds_of_user),
-                    group_of[id(parameter)])
+        self._user.state.update(given)
+
+    def given(self) -> dict[torch.Tensor, dict[str, Any]]:
+        """Copies of the states as give_back() gives them, of the parameters that the user's groups
+        have."""
+        group_of = _groups_of(self._user)
+        return {parameter: _states_for(parameter, kinds.cast(self.optimizer.state[master],
+                                                             self._kinds_of_user),
+                                       group_of[id(parameter)])
+                for parameter, master in self._of.items()
+                if master in self.optimizer.state and id(parameter) in group_of}
+
+    def check_states(self) -> None:
+        """Refused is a program that has thrown the states away, which it does not have."""
+        if any(self._user.state.get(each) is not empty for each, empty in self._empty.items()):
+            raise Refused("firn.relay: the optimizer's state was cleared or replaced, and its states "
+                          "are at the host until close(): load_state_dict() of an empty \"state\" "
+                          "clears them there")
 
     def of(self, parameter: torch.Tensor) -> nn.Parameter:
         return self._of[parameter]

@@ -1,7 +1,10 @@
 """Updates at the host beside what else a program does with its optimizer: hooks of all optimizers,
 torch's distributed checkpoints, memory that takes another's place, looks at gradients."""
 
+import collections
 import copy
+import io
+import pickle
 import threading
 
 import pytest
@@ -153,3 +156,58 @@ def test_a_group_that_was_removed_leaves_the_others_their_states():
     relay.close()
     assert threading.active_count() == before
     assert all("exp_avg" in optimizer.state[each] for each in model.blocks.parameters())
+
+
+def by_pickle(both):
+    return pickle.loads(pickle.dumps(both))
+
+
+def by_file(both):
+    file = io.BytesIO()
+    torch.save(both, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, by_pickle, by_file])
+def test_copies_of_the_optimizer_have_its_states(copied):
+    """A copy trains on, plainly, as the optimizer does once the relay is closed."""
+    def plainly(model, optimizer):
+        for part in word_parts(1, 2, seed=5):
+            loss_of(model, part[0]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return values(model) + [each for state in optimizer.state.values()
+                                for each in state.values()]
+    model, optimizer, relay = made(of_optimizer={"lr": 1e-2, "fused": True})
+    steps(model, relay, 3)
+    other, of_other = copied((model, optimizer))
+    assert not any(optimizer.state.values()) and "__getstate__" not in vars(of_other)
+    steps(model, relay, 1)
+    assert len(of_other.state) == len(values(model)) and float(of_other.state[
+        of_other.param_groups[0]["params"][0]]["step"]) == 3
+    found = plainly(other, of_other)
+    relay.close()
+    assert "__getstate__" not in vars(optimizer)
+    model, optimizer, relay = made(of_optimizer={"lr": 1e-2, "fused": True})
+    steps(model, relay, 3)
+    relay.close()
+    assert len(found) == 4 * len(values(model)) and equal(found, plainly(model, optimizer))
+
+
+@pytest.mark.parametrize("clear", [
+    lambda optimizer: optimizer.state.clear(),
+    lambda optimizer: optimizer.state.pop(optimizer.param_groups[0]["params"][3]),
+    lambda optimizer: vars(optimizer).update(state=collections.defaultdict(dict))])
+def test_states_that_the_program_throws_away_are_refused(clear):
+    model, optimizer, relay = made(of_optimizer={"lr": 1e-2, "fused": True})
+    steps(model, relay, 2)
+    before = values(model)
+    clear(optimizer)
+    with pytest.raises(firn.relay.Refused, match="state was cleared or replaced, and its states are "
+                                                 "at the host"):
+        steps(model, relay, 1, seed=3)
+    assert equal(values(model), before)
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {}})  # as the words say
+    steps(model, relay, 1, seed=3)
+    relay.close()
+    assert all(float(state["step"]) == 1 for state in optimizer.state.values())

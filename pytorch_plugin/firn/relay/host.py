@@ -37,8 +37,10 @@ class _Job(NamedTuple):
 
 class _Sent(NamedTuple):
     gradients: Down
-    changed: list[torch.Tensor]  # parameters that the program wrote
-    values: Down                 # of these
+    changed: list[torch.Tensor]     # parameters that the program wrote
+    values: Down                    # of these
+    others: Sequence[torch.Tensor]  # parameters
+    differ: Down                    # which of these it wrote too
 
 
 class HostUpdate(Update):
@@ -197,7 +199,7 @@ class HostUpdate(Update):
             return
         twin.copy_groups()
         sent = self._down(twin, parameters)
-        twin.read(sent.changed, sent.values.wait())
+        self._read(twin, sent)
         masters = twin.put_gradients(parameters, sent.gradients.wait())
         try:
             why = why_no_trial(twin.optimizer)
@@ -253,9 +255,18 @@ class HostUpdate(Update):
                               f"{each.device}: close() the relay and make a new one")
             gradients.append(each.grad)
         changed = twin.changed(parameters)
+        others = [each for each in parameters if all(each is not one for one in changed)]
+        differ = twin.differ(others)
         return _Sent(self._link.down(gradients, [twin.of(each) for each in parameters]), changed,
                      self._link.down([each.detach() for each in changed],
-                                     [twin.of(each) for each in changed]))
+                                     [twin.of(each) for each in changed]), others, differ)
+
+    def _read(self, twin: Twin, sent: _Sent) -> None:
+        """What the program wrote is in the masters when this returns."""
+        twin.read(sent.changed, sent.values.wait())
+        for differ in sent.differ.wait():
+            written = [each for each, other in zip(sent.others, differ.tolist()) if other]
+            twin.read(written, self._link.fetch(written))
 
     def _send(self, name: str, layer: Layer | None, parameters: Sequence[nn.Parameter]) -> None:
         """Begins an update, and drops the gradients."""
@@ -274,7 +285,7 @@ class HostUpdate(Update):
         def update() -> None:
             if before is not None and before.exception() is not None:
                 raise concurrent.futures.CancelledError
-            twin.read(sent.changed, sent.values.wait())
+            self._read(twin, sent)
             twin.step(parameters, sent.gradients.wait())
         self._jobs.append(_Job(name, layer, self._worker.submit(update)))
 

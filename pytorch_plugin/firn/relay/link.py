@@ -12,6 +12,21 @@ from typing import Callable, Sequence
 import torch
 
 
+Marks = list[torch.Tensor]  # one number each, on the device
+
+
+def _mark(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of its bits, taken for integers: another one, where something has been written. (Types
+    stay, so that sums make no copy.)"""
+    bits = tensor.detach()
+    size = bits.element_size()
+    if size == 2 and bits.is_contiguous() and bits.numel() % 2 == 0:
+        bits = bits.view(-1).view(torch.int32)
+    else:
+        bits = bits.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+    return bits.sum(dtype=bits.dtype).to(torch.int64)
+
+
 class Down:
     """Tensors on their way to host memory. Owns what they are copied from until wait()."""
 
@@ -61,11 +76,37 @@ class Link:
                 one.copy_(each, non_blocking=True)
             return Down(there, tensors, self._stream.record_event())
 
-    def up(self, tensors: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> None:
-        """Begins to copy `tensors` of host memory into `parameters`, of any thread."""
+    def up(self, tensors: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> Marks:
+        """Begins to copy `tensors` of host memory into `parameters`, of any thread. Returns their
+        marks then."""
         with torch.no_grad(), torch.cuda.stream(self._stream):  # (None: no stream is chosen)
             for each, parameter in zip(tensors, parameters):
                 parameter.copy_(each, non_blocking=self._stream is not None)
+            return list(map(_mark, parameters))
+
+    def marks(self, tensors: Sequence[torch.Tensor]) -> Marks:
+        """As of what the caller's current stream has."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.no_grad(), torch.cuda.stream(self._stream):
+            return list(map(_mark, tensors))
+
+    def differ(self, tensors: Sequence[torch.Tensor], marks: Marks) -> Down:
+        """Begins to compare: whether the tensors have other marks by now, one number each."""
+        if not tensors:
+            return Down((), (), None)
+        now = self.marks(tensors)
+        with torch.no_grad(), torch.cuda.stream(self._stream):
+            others = torch.stack(now) != torch.stack(marks)
+            if self._stream is None:
+                return Down([others], (), None)
+            there = self.empty(others, others.dtype).copy_(others, non_blocking=True)
+            return Down([there], [others, *now], self._stream.record_event())
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies in host memory, of any thread; returns when they are there."""
+        with torch.no_grad(), torch.cuda.stream(self._stream):
+            return [each.detach().to("cpu", copy=True) for each in tensors]
 
     def join(self) -> None:
         """The caller's current stream waits for all copies."""

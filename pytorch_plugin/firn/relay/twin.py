@@ -20,7 +20,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from firn.relay import kinds
-from firn.relay.link import Link
+from firn.relay.link import Down, Link
 from firn.relay.sameness import equal
 from firn.relay.subset import step_of
 from firn.relay.trees import Refused
@@ -91,6 +91,8 @@ class Twin:
                 master.copy_(each)
                 self._of[each] = nn.Parameter(master)
                 self._seen[each] = _state_of(each)
+        of_all = list(self._of)
+        self._marks = dict(zip(of_all, link.marks(of_all)))
         self._begun = self._members()
         self._is_alike = make is None
         self._fused = self._is_alike and "fused" in optimizer.defaults
@@ -154,6 +156,10 @@ class Twin:
         """Those that the program has written since."""
         return [each for each in parameters if self._seen.get(each) != _state_of(each)]
 
+    def differ(self, parameters: Sequence[torch.Tensor]) -> Down:
+        """Begins to find out which of them the program has written where no version tells it."""
+        return self._link.differ(parameters, [self._marks[each] for each in parameters])
+
     def read(self, parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         """`values`, in host memory, are now those of `parameters`. A master whose cast is the value
         stays."""
@@ -185,11 +191,11 @@ class Twin:
             for master in masters:
                 master.grad = None
         with torch.no_grad():
-            self._link.up([master if master.dtype == each.dtype else
-                           self._link.empty(master, each.dtype).copy_(master)
-                           for each, master in zip(parameters, masters)], parameters)
-        for each in parameters:
-            self._seen[each] = _state_of(each)
+            marks = self._link.up([master if master.dtype == each.dtype else
+                                   self._link.empty(master, each.dtype).copy_(master)
+                                   for each, master in zip(parameters, masters)], parameters)
+        for each, mark in zip(parameters, marks):
+            self._seen[each], self._marks[each] = _state_of(each), mark
 
     def saved_states(self) -> dict[Any, Any]:
         """As state_dict()["state"]: tensors in host memory. Masters are added to the states of

@@ -42,6 +42,24 @@ for name, (kind, options) in kinds.items():
     assert same(run("device", kind, **options)[0], run("host", kind, **options)[0]), name
 assert not same(run("device", torch.optim.AdamW)[0], run("host", torch.optim.AdamW)[0])
 """,
+    # In place through .data, which no version tells.
+    "quiet writes": """
+class Clamped(Words):
+    writes = True
+    def forward(self, words):
+        if self.writes:
+            for each in self.blocks[0].parameters():
+                each.data.clamp_(-.1, .1)
+        return super().forward(words)
+class Free(Clamped):
+    writes = False
+adam = torch.optim.AdamW
+for dtype in (torch.float32, torch.bfloat16):
+    host, device, free = (run(where, adam, dtype=dtype, fused=True, make=make)[0]
+        for where, make in (("host", Clamped), ("device", Clamped), ("host", Free)))
+    assert dtype == torch.bfloat16 or same(host, device)
+    assert not same(host, free)
+""",
     # Copies down are behind the caller's copies, and the caller's later ones behind those up.
     "copies are in order": """
 from firn.relay.link import Link

@@ -160,3 +160,40 @@ def test_checkpoints_of_16_bits_have_the_masters(dtype, model_first):
         del state["firn_master"]
     optimizer.load_state_dict(saved[1])
     assert all(map(torch.equal, go(plain, relay, steps[2:]), now))
+
+
+def clamp(model, quietly):
+    """As critics are kept in bounds; one parameter of a layer alone."""
+    for each in [*model.blocks[1].parameters(), model.head.weight]:
+        if each.dim() < 2 or each is model.head.weight:
+            if quietly:
+                each.data.clamp_(-0.05, 0.05)
+            else:
+                with torch.no_grad():
+                    each.clamp_(-0.05, 0.05)
+
+
+def one_bit(model, quietly):
+    value = model.blocks[2].inner.bias
+    (value.data if quietly else value.detach()).view(-1)[3].mul_(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16],
+                         ids=str)
+@pytest.mark.parametrize("write, width", [(clamp, 12), (one_bit, 12), (clamp, 5)])
+def test_writes_that_no_version_tells_are_read(dtype, write, width):
+    """In place through .data, between steps."""
+    def run(quietly, writes=True):
+        torch.manual_seed(0)
+        model = Words(width=width, tied=False).to(dtype)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        relay = firn.relay(model, optimizer, 2, where="host")
+        for parts in word_parts(2, 4):
+            if writes:
+                write(model, quietly)
+            relay.step(lambda part: loss_of(model, part), parts)
+        relay.close()
+        return [each.detach() for each in model.parameters()]
+    expected = run(False)
+    assert all(map(torch.equal, run(True), expected))
+    assert not all(map(torch.equal, run(True, writes=False), expected))

@@ -16,8 +16,8 @@ Marks = list[torch.Tensor]  # one number each, on the device
 
 
 def _mark(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum of its bits, taken for integers: another one, where something has been written. (Types
-    stay, so that sums make no copy.)"""
+    """The sum of its bits, taken for integers: another one, where something has been written.
+    (Types stay, so that sums make no copy.)"""
     bits = tensor.detach()
     size = bits.element_size()
     if size == 2 and bits.is_contiguous() and bits.numel() % 2 == 0:

@@ -174,8 +174,9 @@ class Run:
                           "forward and its backward pass")
         written = self._buffers.changed()
         if written is not None:
-            raise Refused(f"firn.relay: buffer {written} of layer {self._layer} was changed between "
-                          "its forward and its backward pass: give it to the layer as an argument")
+            raise Refused(f"firn.relay: buffer {written} of layer {self._layer} was changed "
+                          "between its forward and its backward pass: give it to the layer as an "
+                          "argument")
         if self._layer.module.training != self._training:
             raise Refused(f"firn.relay: layer {self._layer} was switched between train() and "
                           "eval() before its backward pass")

@@ -101,12 +101,14 @@ class Settings:
 
 class ThreadState:
     """The caller's, to be put into another thread: autocast, gradients, the current device and
-    streams, modes of Python, hooks on saved tensors. (Context variables: baton.py.)"""
+    streams, modes of Python, hooks on saved tensors, OpenMP's number of threads. (Context
+    variables: baton.py.)"""
 
     def __init__(self) -> None:
         self._autocast = _autocast()
         self._cache = torch.is_autocast_cache_enabled()
         self._gradients = torch.is_grad_enabled()
+        self._threads = torch.get_num_threads()
         self._functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         self._dispatch = dispatch._get_current_dispatch_mode_stack()
         self._saved = torch._C._autograd._top_saved_tensors_default_hooks(True)
@@ -120,7 +122,9 @@ class ThreadState:
 
     @contextlib.contextmanager
     def put(self) -> Iterator[None]:
-        """For the thread's whole life; backward passes stay in it."""
+        """For the thread's whole life; backward passes stay in it. (OpenMP's number of threads, by
+        which convolutions of the CPU cut their sums, is another one in a new thread.)"""
+        torch.set_num_threads(self._threads)
         for stream in self._streams:
             torch.cuda.set_stream(stream)
         if self._device is not None:

@@ -139,9 +139,9 @@ class Twin:
     def check_states(self) -> None:
         """Refused is a program that has thrown the states away, which it does not have."""
         if any(self._user.state.get(each) is not empty for each, empty in self._empty.items()):
-            raise Refused("firn.relay: the optimizer's state was cleared or replaced, and its states "
-                          "are at the host until close(): load_state_dict() of an empty \"state\" "
-                          "clears them there")
+            raise Refused("firn.relay: the optimizer's state was cleared or replaced, and its "
+                          "states are at the host until close(): load_state_dict() of an empty "
+                          "\"state\" clears them there")
 
     def of(self, parameter: torch.Tensor) -> nn.Parameter:
         return self._of[parameter]

@@ -397,3 +397,20 @@ def test_schedule_looped_bfs_has_the_same_gradients(tmp_path):
     theirs = [each.grad for each in model.parameters()]
     for ours, other in zip(found[1], theirs, strict=True):
         torch.testing.assert_close(ours, other, rtol=1e-6, atol=1e-7)
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, value):
+        return value + torch.tanh(self.inner(value))
+
+
+def test_convolutions_cut_their_sums_as_in_the_callers_thread():
+    """OpenMP has another number of threads in a new one, as long as nothing sets it."""
+    generator = torch.Generator().manual_seed(1)
+    steps = [[torch.randn(2, 4, 5, 5, generator=generator) for _ in range(3)] for _ in range(4)]
+    check_same_bits(lambda: nn.Sequential(*(Convolution() for _ in range(3))), steps,
+                    compute=lambda model, part: model(part).square().mean())

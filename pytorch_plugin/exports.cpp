@@ -39,6 +39,12 @@ Engine* engine_of(const void* pointer) {
   return runtime ? runtime->around(pointer) : nullptr;
 }
 
+/// Of the thread's last use in host memory.
+std::vector<OnHost::Piece>& pieces_at_host() {
+  static thread_local std::vector<OnHost::Piece> pieces;
+  return pieces;
+}
+
 std::string& address_error() {
   static thread_local std::string words;
   return words;
@@ -223,6 +229,42 @@ FIRN_TORCH_API int firn_torch_cold(const uint64_t (*ranges)[2], size_t count, ch
                                    size_t size) noexcept {
   return hint(ranges, count, error, size, [](Engine& engine, Ranges of_it, CUstream stream) {
     return engine.cold(of_it, stream);
+  });
+}
+/// Engine::on_host() of the storage at `pointer`, until firn_torch_end_on_host(name): 0, or as
+/// firn::Code, with the words in `error`. The number of pieces; the calling thread gets them as
+/// (offset, bytes, address) from firn_torch_host_pieces().
+FIRN_TORCH_API int firn_torch_on_host(void* pointer, int writes, uint64_t* name, size_t* count,
+                                      char* error, size_t size) noexcept {
+  return door(static_cast<int>(Code::host_out_of_memory), [&]() -> int {
+    Engine* engine = engine_of(pointer);
+    if (!engine) {
+      give_text("it is no memory of Firn's", error, size);
+      return static_cast<int>(Code::invalid_argument);
+    }
+    Result<OnHost> there = engine->on_host(pointer, writes ? Access::write : Access::read);
+    if (!there) {
+      told_of(*engine, there.error());
+      give_text(there.error().text, error, size);
+      return static_cast<int>(there.error().code);
+    }
+    *name = there->name;
+    *count = there->pieces.size();
+    pieces_at_host() = std::move(there->pieces);
+    return 0;
+  },
+      [&](const char* words) { give_text(words, error, size); });
+}
+FIRN_TORCH_API void firn_torch_host_pieces(uint64_t (*pieces)[3]) noexcept {
+  for (const OnHost::Piece& piece : std::exchange(pieces_at_host(), {})) {
+    (*pieces)[0] = piece.offset;
+    (*pieces)[1] = piece.bytes;
+    (*pieces++)[2] = reinterpret_cast<uint64_t>(piece.data);
+  }
+}
+FIRN_TORCH_API void firn_torch_end_on_host(void* pointer, uint64_t name) noexcept {
+  door([&] {
+    if (Engine* engine = engine_of(pointer)) (void)engine->end_on_host(name);
   });
 }
 /// The bare address of a tensor's memory is about to leave PyTorch: `how` names the way (below).

@@ -26,6 +26,7 @@
 namespace firn {
 
 struct IoRequest;
+struct HostUse;  // allocator/movement/host_use.h
 
 /// A stretch of a large block, at most a large frame long: mapped and unmapped as one, so that a
 /// large block leaves and comes back bit by bit.
@@ -111,6 +112,7 @@ struct alignas(64) Block {
   const char* given_reason FIRN_GUARDED = nullptr;  // when word::given
   uint32_t pin_count FIRN_GUARDED = 0;
   bool exported FIRN_GUARDED = false;       // another process may have it mapped
+  HostUse* at_host FIRN_GUARDED = nullptr;  // the processor uses it in host memory, or will
   bool small_segment = false;  // when word::segment: counted in the small blocks' pool
   std::vector<Use> more_uses FIRN_GUARDED;  // when word::many_uses
   std::vector<uint16_t> recorded_streams FIRN_GUARDED;  // when word::recorded

@@ -34,6 +34,7 @@ enum class Event : uint8_t {
   drop,         // its recipe stands, every use is over: unmapped without a copy
   keep,         // touched, freed, failed, or no longer needed to leave: nothing was unmapped
   written,      // the last piece's write was verified complete
+  host_write,   // the processor begins to write its pieces in host memory
   fault,        // wanted again: budget reserved, frames mapped at the same address
   unfault,      // frames could not be had or mapped, or only a part was prefetched
   arrived,      // every piece's copy is enqueued; using streams wait on its event
@@ -42,13 +43,13 @@ enum class Event : uint8_t {
   drained,      // I/O of a freed block is over
   reclaim,      // a ready block's frames are unmapped for others
 };
-inline constexpr int event_count = 14;
+inline constexpr int event_count = 15;
 
 inline constexpr const char* state_names[state_count] = {
     "free",     "ready",   "resident", "spilling", "hosted", "spilled",
     "faulting", "dropped", "remaking", "draining", "lost"};
 inline constexpr const char* event_names[event_count] = {
-    "allocate", "reuse",   "spill",   "copied_out",  "drop",    "keep",    "written",
+    "allocate", "reuse",   "spill",   "copied_out",  "drop",    "keep",    "written", "host_write",
     "fault",    "unfault", "arrived", "read_failed", "release", "drained", "reclaim"};
 
 struct Transition {
@@ -86,6 +87,10 @@ inline constexpr Transition transitions[] = {
     {State::spilling, Event::keep, State::resident},
     // every piece's write checked, its sum stored
     {State::hosted, Event::written, State::spilled},
+    // used in host memory (on_host): nothing of it is on the device, all of it is in host memory,
+    // held and nobody else's; the store's copies are dropped, and a touch waits for the end
+    {State::hosted, Event::host_write, State::hosted},
+    {State::spilled, Event::host_write, State::hosted},
     // budget reserved, missing spans mapped at the same address; bytes still in host memory are not
     // read
     {State::hosted, Event::fault, State::faulting},
@@ -105,6 +110,8 @@ inline constexpr Transition transitions[] = {
     // its bytes are wrong by every path, or gone; loud; never zero-filled. Reads that fail otherwise
     // are tried again for `firn_io_patience`; then the block goes back to where it was (unfault),
     // the use that waited is an error, and the next one tries again
+    {State::hosted, Event::read_failed, State::lost},
+    {State::spilled, Event::read_failed, State::lost},
     {State::faulting, Event::read_failed, State::lost},
     {State::dropped, Event::read_failed, State::lost},
     // freed: free when what is in flight is over

@@ -33,6 +33,7 @@ EngineImpl::~EngineImpl() {
 bool EngineImpl::settle_all(Lock& lock) {
   drop_births();
   mapper_.drop_claims();
+  while (!host_uses_.empty()) finish_host_use(host_uses_.begin()->first);
   for (Block* block : std::vector<Block*>(movement_.spilling())) movement_.keep(*block);
   while (transfers_.requesting() && !health_.dead() && !FIRN_CANARY(35)) {
     pump_locked();

@@ -51,6 +51,17 @@ enum class Told : uint8_t { unknown, always };
 struct Hold {
   Block* block = nullptr;
 };
+/// A block's bytes in pinned host memory, until end_on_host(). Pieces follow each other without a
+/// gap, by their offsets in the block; where each lies is of no order.
+struct OnHost {
+  struct Piece {
+    uint64_t offset;
+    size_t bytes;
+    std::byte* data;
+  };
+  uint64_t name = 0;
+  std::vector<Piece> pieces;
+};
 
 class Baseline;  // baseline.h
 
@@ -147,6 +158,7 @@ struct EngineStats {
   uint64_t recipes = 0, dropped_bytes = 0;
   uint64_t remakes = 0, remade_bytes = 0, remade_ns = 0;
   RemakeInUse remake;
+  uint64_t host_uses = 0, host_use_bytes = 0;  // on_host(): how often, and of how many bytes
   uint64_t stall_ns = 0;  // application threads waited for room or for a fault, until now
   uint64_t stalls = 0;    // number of waits that are over
   // The engine's time, in events of large blocks: touches; once watched, allocations and frees too
@@ -328,6 +340,21 @@ class Engine {
   /// as torch.compile's code allocates for its kernels, not shared by operators behind the
   /// program's back. A touch that is Seen::this_time proves it too.
   virtual void allocated_outside(const void* pointer) = 0;
+
+  /// The processor is about to use the block around `pointer`: brings all of it to host memory,
+  /// from the device if it is there (behind all reported work so far, which is waited for), or from
+  /// the store, and holds it there until end_on_host(). No device memory is taken, and nothing
+  /// crosses the link that is not on the device. A touch waits for the end, as does a free. For
+  /// blocks that leave by themselves: of 1 MiB and more, that an operator was seen to use, not
+  /// pinned. One use of a block at a time, by a thread that holds none (touch()). Begins watching.
+  /// Written, the block has its bytes in host memory alone then, and goes on to the store from
+  /// there; its recipe, and those that read it, end (it comes to the device for that, once).
+  /// Errors: invalid_argument (not such a block; in use there already; spilling is stopped),
+  /// host_out_of_memory (firn_host cannot hold it beside what is in use there; nobody waits for
+  /// uses of others), lost, driver, and out_of_memory of a block that is made again first.
+  virtual Result<OnHost> on_host(const void* pointer, Access access) = 0;
+  /// The processor is done: the pieces' addresses are void. With the name of an OnHost, once.
+  virtual Result<void> end_on_host(uint64_t name) = 0;
 
   /// Pins a block whose uses touch() does not all see: it is never evicted. (A new block stays,
   /// too, until it was touched once with Seen::always.) `reason` must outlive the engine. The

@@ -32,6 +32,7 @@
 #include "allocator/lifetimes/fullest.h"
 #include "allocator/lifetimes/load.h"
 #include "allocator/memory/arena.h"
+#include "allocator/movement/host_use.h"
 #include "allocator/movement/mapper.h"
 #include "allocator/movement/movement.h"
 #include "allocator/movement/transfers.h"
@@ -111,6 +112,8 @@ class EngineImpl final : public Engine,
   void release_apart(Hold hold) override FIRN_NOT_HELD;
   Hold hold_new(const void* pointer, const char* maker) override;
   void allocated_outside(const void* pointer) override;
+  Result<OnHost> on_host(const void* pointer, Access access) override FIRN_NOT_HELD;
+  Result<void> end_on_host(uint64_t name) override FIRN_NOT_HELD;
   Result<void> pin(const void* pointer, const char* reason) override FIRN_NOT_HELD;
   Result<void> unpin(const void* pointer) override FIRN_NOT_HELD;
   Result<void> give_address(const void* pointer, const char* reason) override FIRN_NOT_HELD;
@@ -408,6 +411,13 @@ class EngineImpl final : public Engine,
       FIRN_HELD;
   uint64_t in_flight_most() const FIRN_HELD;
 
+  // on_host.cpp
+  Result<void> leave_for_host(Lock& lock, Block& block, Access access) FIRN_HELD;
+  Result<void> end_recipes_for_host(Lock& lock, Block& block) FIRN_HELD;
+  Result<OnHost> gather_at_host(Lock& lock, Block& block, Access access) FIRN_HELD;
+  void finish_host_use(uint64_t name) FIRN_HELD;
+  Result<void> await_host_use(Lock& lock, Block& block) FIRN_HELD;
+
   // choose.cpp
   void consider_choice() FIRN_HELD;
   std::optional<lifetimes::RehearsalMachine> machine() const FIRN_HELD;
@@ -495,6 +505,8 @@ class EngineImpl final : public Engine,
   SmallBlocks small_blocks_;
   PlacedBlocks placed_{table_, streams_, uses_};
   Recipes recipes_ FIRN_GUARDED;
+  std::unordered_map<uint64_t, std::unique_ptr<HostUse>> host_uses_ FIRN_GUARDED;  // by name
+  uint64_t host_use_names_ FIRN_GUARDED = 0;  // given, ever
   std::atomic<Remaker*> remaker_{nullptr};
   // By base; of blocks in planned places, by address.
   std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_ FIRN_GUARDED;

@@ -41,7 +41,8 @@ Result<void> EngineImpl::begin_fault(Lock& lock, Block& block, bool anyway) {
                                      ? block.shape
                                      : Shape{0, static_cast<uint32_t>(room->granules()), 0},
                                  *room);
-    if (block.generation != generation || block.coming > 0 || block.going > 0) return {};
+    if (block.generation != generation || block.coming > 0 || block.going > 0 || block.at_host)
+      return {};
     if (block.state() == State::spilling) movement_.keep(block);
     State state = block.state();
     if (state != State::hosted && state != State::spilled && state != State::faulting &&

@@ -164,6 +164,14 @@ class EngineImpl::RoomSearch {
     others_since_ = 0;
     // Progress without room, time and again, is no reason to spin.
     if (!changed_ || ++busy_rounds_ % 4 == 0) engine_.wait(lock_, poll_ns);
+    // (A wait for the device that is over at once takes no time, and patience would not end.)
+    const uint64_t now = engine_.clock_.now_ns();
+    if (std::exchange(waited_ns_, now) != now) {
+      timeless_rounds_ = 0;
+    } else if (++timeless_rounds_ % timeless_most == 0) {
+      const UnlockedEngine unlocked(lock_);
+      engine_.clock_.wait(poll_ns);
+    }
     return again;
   }
 
@@ -215,6 +223,9 @@ class EngineImpl::RoomSearch {
   bool looked_again_ = false;            // and no other thread held anything
   bool segments_wait_ = false;
   unsigned busy_rounds_ = 0;
+  static constexpr unsigned timeless_most = 64;
+  unsigned timeless_rounds_ = 0;         // in a row, in which the clock stood still
+  uint64_t waited_ns_ = 0;               // when the last wait was over
 };
 
 Result<Reservation> EngineImpl::make_room(Lock& lock, const RoomWanted& wanted) {

@@ -10,7 +10,7 @@ namespace firn {
 /// Claims unmapped spans ahead of need, from span `first` on, where there is room:
 /// carry_out_mappings() maps them.
 bool EngineImpl::claim_ahead(Block& block, uint64_t pages, uint32_t first) {
-  if (!mapper_.may_map_ahead()) return false;
+  if (block.at_host || !mapper_.may_map_ahead()) return false;
   Result<Mapping> mapping =
       mapper_.claim(block, pages, frames_.reserve(granules_for(block, pages)), first);
   if (!mapping) return false;

@@ -152,8 +152,9 @@ int64_t EngineImpl::all_holds() const {
   for (const auto& region : placed_.regions())
     for (const auto& [address, block] : region->used())
       holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
-  for (const Block* block : live_)
-    holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed)));
+  for (const Block* block : live_)  // (That of a use in host memory is no thread's.)
+    holds += static_cast<int64_t>(word::holds(block->word.load(std::memory_order_relaxed))) -
+             (block->at_host ? 1 : 0);
   return holds;
 }
 

@@ -24,7 +24,7 @@ uint64_t EngineImpl::clean_pages(Block& block) const {
 /// Is the block away, at least in part, and can it be fetched?
 bool EngineImpl::may_arrive(const Block& block) const {
   const State state = block.state();
-  return block.mapped + block.coming < block.pages &&
+  return block.mapped + block.coming < block.pages && !block.at_host &&
          (state == State::hosted || state == State::spilled || state == State::faulting ||
           state == State::spilling);
 }

@@ -139,6 +139,13 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
       case State::faulting:
         if (!stall_begin && counted && word::state(w) != State::faulting) note_needed(block);
         begin_waiting();
+        if (block.at_host && !FIRN_CANARY(49)) {
+          if (Result<void> awaited = await_host_use(lock, block); !awaited) {
+            waited();
+            return awaited.error();
+          }
+          break;
+        }
         // Faulting and not all mapped: a part is being prefetched.
         if (word::state(w) != State::faulting || block.mapped < block.pages) {
           if (Result<void> begun = begin_fault(lock, block, anyway); !begun) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "allocator/movement/host_use.h"
 #include "firn/canary.h"
 
 namespace firn {
@@ -26,7 +27,8 @@ bool busy(const PieceRef& ref) FIRN_HELD {
 }  // namespace
 
 bool HostCopies::is_unwritten(const PieceRef& ref) {
-  return current(ref) && piece_of(ref).host_valid && !piece_of(ref).slot;
+  return current(ref) && piece_of(ref).host_valid && !piece_of(ref).slot &&
+         !(ref.block->at_host && ref.block->at_host->writes);
 }
 
 void HostCopies::arrived(const PieceRef& ref) {

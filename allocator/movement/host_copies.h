@@ -44,7 +44,7 @@ class HostCopies {
   size_t unwritten() const FIRN_HELD { return unwritten_.size(); }
   /// The same of those that have come to the device.
   size_t returned() const FIRN_HELD { return returned_.size(); }
-  /// Is it in host memory, neither in the store nor on its way there?
+  /// Is it in host memory, neither in the store nor on its way there, and not being written there?
   static bool is_unwritten(const PieceRef& ref) FIRN_HELD;
 
   /// Frees the piece's copy, valid elsewhere or not.

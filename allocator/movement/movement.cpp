@@ -24,6 +24,7 @@ bool Movement::advance() {
     changed |= block.state() != State::spilling || finish_spill(block);
   });
   each_of(faulting_, [this](Block& block) FIRN_HELD { advance_fault(block); });
+  for (HostUse* use : std::vector<HostUse*>(gathering_)) gather(*use);
   return changed;
 }
 

@@ -9,6 +9,7 @@
 //   on    (write.cpp)    write_back(): copies in host memory are written to the store
 //   in    (arrive.cpp)   arrive(), once spans are mapped: pieces are copied to the device, after
 //                        (read.cpp) they were read from the store; or why that fails
+//   used  (at_host.cpp)  begin_host_use(): the processor uses a block that is away, where it is
 //   ends  (reap.cpp)     copies and requests that are over are handed on to the way that began them
 //   sums  (summing.cpp)  firn_verify: of copies in host memory, as they come and as they go
 //   net   (guard.cpp)    for tests: under uses of memory that nobody reported
@@ -162,6 +163,21 @@ class Movement {
   /// Begins to read a piece that is in the store alone. False: it is tried again later.
   bool start_read(Block& block, uint32_t piece) FIRN_HELD;
 
+  // Used in host memory.
+  /// Begins a use of a block that is away, none of it on the device: its pieces are gathered, in
+  /// rounds, until use.begun, or use.error. The block has one at a time, and is held.
+  void begin_host_use(HostUse& use) FIRN_HELD;
+  /// Ends it, or gives it up. What it wrote is the block's from here on.
+  void end_host_use(HostUse& use) FIRN_HELD;
+  /// Bytes of such uses.
+  uint64_t host_use_bytes() const FIRN_HELD { return host_use_bytes_; }
+  /// Does nothing that is under way give host memory back?
+  bool host_idle() const FIRN_HELD;
+  /// Why the block cannot be used there, and the knob that changes it.
+  Error no_host_memory(const Block& block) const FIRN_HELD;
+  /// After more such rounds in a row, who lacks host memory gives up.
+  static constexpr unsigned idle_rounds_most = 3;
+
   // Rounds, in this order: what has ended is taken, and blocks under way go on.
   /// True: the store has answered.
   bool begin_round() FIRN_HELD;
@@ -201,7 +217,8 @@ class Movement {
   const char* no_store() const FIRN_HELD;
   /// Is anything to be done in the rounds to come, beside transfers?
   bool busy() const FIRN_HELD {
-    return !spilling_.empty() || !faulting_.empty() || sums_.due() || write_back_.grows();
+    return !spilling_.empty() || !faulting_.empty() || !gathering_.empty() || sums_.due() ||
+           write_back_.grows();
   }
   const std::vector<Block*>& spilling() const FIRN_HELD { return spilling_; }
   const std::vector<Block*>& faulting() const FIRN_HELD { return faulting_; }
@@ -246,7 +263,13 @@ class Movement {
   void advance_fault(Block& block) FIRN_HELD;
   bool copy_in(Block& block, uint32_t piece) FIRN_HELD;
 
+  // at_host.cpp
+  void gather(HostUse& use) FIRN_HELD;
+  void start_host_use(HostUse& use) FIRN_HELD;
+  void fail_host_use(HostUse& use, const Error& error) FIRN_HELD;
+
   // read.cpp
+  bool begin_read(Block& block, uint32_t piece, Staging* staging) FIRN_HELD;
   std::string no_staging_words(size_t bytes) const FIRN_HELD;
   void read_done(const PieceRef& ref, const StoreCompletion& completion) FIRN_HELD;
   void unread(Block& block, Piece& piece, const Error& error) FIRN_HELD;
@@ -293,6 +316,8 @@ class Movement {
   WriteBack write_back_ FIRN_GUARDED{options_.io_patience_ns};
   Sums sums_ FIRN_GUARDED{host_};
   std::vector<Block*> spilling_ FIRN_GUARDED, faulting_ FIRN_GUARDED;  // on their way out, and in
+  std::vector<HostUse*> gathering_ FIRN_GUARDED;  // uses in host memory that have not begun
+  uint64_t host_use_bytes_ FIRN_GUARDED = 0;      // of those and of the others
   bool staging_wanted_ FIRN_GUARDED = false;  // a spill or a read waits for staging
   bool unread_said_ FIRN_GUARDED = false;     // failing reads were reported
   bool stuck_ FIRN_GUARDED = false;           // host memory full and nowhere to write

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "allocator/base/sizes.h"
+#include "allocator/movement/host_use.h"
 #include "allocator/movement/io_pause.h"
 #include "allocator/movement/movement.h"
 #include "firn/canary.h"
@@ -32,6 +33,12 @@ bool Movement::start_read(Block& block, uint32_t index) {
     staging_wanted_ = true;
     return false;
   }
+  return begin_read(block, index, staging);
+}
+
+/// With staging for it, which is given back where it does not begin.
+bool Movement::begin_read(Block& block, uint32_t index, Staging* staging) {
+  Piece& piece = block.pieces[index];
   if (piece.read_tries < UINT16_MAX) ++piece.read_tries;
   const Result<void> begun = transfers_.read(block, index, staging);
   if (begun) return true;
@@ -59,7 +66,7 @@ void Movement::read_done(const PieceRef& ref, const StoreCompletion& completion)
     piece.host_valid = true;
     piece.summed = options_.sums && completion.sum;
     if (piece.summed) piece.sum = *completion.sum;
-    piece.checked = block.state() == State::faulting;  // by the store, a moment ago
+    piece.checked = block.state() == State::faulting || block.at_host;  // by the store, just now
     unread_said_ = false;
     piece.unread_ns = piece.read_again_ns = 0;
     piece.read_failures = 0;
@@ -76,16 +83,18 @@ void Movement::read_done(const PieceRef& ref, const StoreCompletion& completion)
 void Movement::unread(Block& block, Piece& piece, const Error& error) {
   const uint64_t now = clock_.now_ns();
   const bool fault = block.state() == State::faulting;
+  const bool wanted = fault || block.at_host;
   const bool for_good =
       error.code == Code::corrupt || error.code == Code::lost || FIRN_CANARY(32);
-  if (for_good && fault) {
+  if (for_good && wanted) {
     block.fault_error = error;
+    if (!fault) return lose(block);
     block.failing = Block::Failing::lost;
     return settle_failed(block);
   }
   piece.read_again_ns = now + io_pause_ns(piece.read_failures);
   ++piece.read_failures;
-  if (!fault) return;  // not wanted so far
+  if (!wanted) return;  // so far
   if (piece.unread_ns == 0) piece.unread_ns = now;
   const uint64_t so_far = now - piece.unread_ns;
   const uint64_t patience =
@@ -98,6 +107,10 @@ void Movement::unread(Block& block, Piece& piece, const Error& error) {
     return;
   }
   block.fault_error = error;
+  if (!fault) {
+    give_up_reading(block);
+    return fail_host_use(*block.at_host, error);
+  }
   block.failing = Block::Failing::reads;
   settle_failed(block);
 }
@@ -131,6 +144,7 @@ void Movement::lose(Block& block) {
   drop_copies(block);
   if (mapper_.give_up(block)) owner_.work_begins();
   std::erase(faulting_, &block);
+  if (block.at_host) fail_host_use(*block.at_host, block.fault_error);
   transit(block, Event::read_failed, word::unsettled | word::zero_copy);
   owner_.lost(block);
   clock_.notify();

@@ -125,8 +125,8 @@ void Movement::advance_spill(Block& block) {
 
 /// Nothing in sight will free host memory.
 bool Movement::host_stuck() const {
-  // (Nothing leaves it, or there is none at all.)
-  const bool stays = !store_ || write_back_.full() || host_.used() == 0;
+  // (Nothing leaves it, there is none at all, or the program uses all of it.)
+  const bool stays = !store_ || write_back_.full() || host_.used() <= host_use_bytes_;
   return stays && !transfers_.requesting() && !transfers_.copying() && !host_.may_grow();
 }
 
@@ -234,12 +234,11 @@ void Movement::drop_copies(Block& block) {
   stuck_ = false;
 }
 
-/// A copy out is over: the piece is valid in host memory.
+/// A copy out is over, or a use in host memory: the piece is valid there.
 void Movement::came_out(const PieceRef& ref) {
   Piece& piece = piece_of(ref);
-  piece.copying_out = false;
+  if (std::exchange(piece.copying_out, false)) moved_.spilled_bytes += piece.bytes;
   piece.host_valid = true;
-  moved_.spilled_bytes += piece.bytes;
   if (!owner_.came_out(ref)) host_copies_.arrived(ref);
   if (options_.guard) guard(*ref.block);
 }

@@ -42,8 +42,9 @@ void Movement::summed(const PieceRef& ref, bool arrived, const Sum& sum) {
     host_copies_.drop(piece);
     return;
   }
-  if (block.state() != State::faulting) return;  // its next use compares again
+  if (block.state() != State::faulting && !block.at_host) return;  // its next use compares again
   block.fault_error = wrong;
+  if (block.at_host) return lose(block);
   block.failing = Block::Failing::lost;
   settle_failed(block);
 }

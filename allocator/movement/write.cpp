@@ -73,7 +73,7 @@ void Movement::written(const PieceRef& ref, const StoreCompletion& completion,
   write_back_.succeeded();
   if (!written_as_arrived(block, piece, completion)) return;
   piece.slot_valid = true;
-  if (owner_.leaves_host(block) && block.state() != State::faulting)
+  if (owner_.leaves_host(block) && block.state() != State::faulting && !block.at_host)
     host_copies_.drop(piece);
   else
     host_copies_.stored(ref);

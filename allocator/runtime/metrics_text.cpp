@@ -46,6 +46,8 @@ constexpr Metric of_devices[] = {
     {"remakes", "remakes", true, "Blocks that were made again."},
     {"remade_bytes", "remade_bytes", true, "Bytes that were made again."},
     {"remade_s", "remade_seconds", true, "Time that the GPU takes to make blocks again."},
+    {"host_uses", "host_uses", true, "Uses of blocks by the CPU, in host memory."},
+    {"host_use_bytes", "host_use_bytes", true, "Bytes that the CPU used in host memory."},
     {"zero_copy_bytes", "zero_copy_bytes", true,
      "Bytes that kernels used in host memory, over the link."},
     {"stall_s", "stall_seconds", true, "Time that the program waited for memory."},

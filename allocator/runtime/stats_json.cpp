@@ -71,6 +71,8 @@ nlohmann::ordered_json device_json(const EngineStats& s, const std::vector<std::
                  {"waste_bytes", s.waste_with_places},
                  {"maps_before", s.maps_without_places},
                  {"maps", s.maps_with_places}};
+  d["host_uses"] = s.host_uses;
+  d["host_use_bytes"] = s.host_use_bytes;
   d["zero_copy_bytes"] = s.zero_copy_bytes;
   d["zero_copy_touches"] = s.zero_copy_touches;
   d["evictions"] = s.evictions;

@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
     import torch
 
+    from firn._host_memory import OnHost
     from firn.relay import relay as relay
 
     # prefetch() and cold() take this.
     Hinted = Optional[Union[torch.Tensor, torch.nn.Module, Mapping[Any, "Hinted"],
                             Iterable["Hinted"]]]
 
-__all__ = ["call_sites", "cold", "enabled", "memory_summary", "no_spill", "pin", "prefetch",
-           "relay", "report", "stats", "unpin"]
+__all__ = ["call_sites", "cold", "enabled", "memory_summary", "no_spill", "on_host", "pin",
+           "prefetch", "relay", "report", "stats", "unpin"]
 
 
 def __getattr__(name: str) -> Any:
@@ -203,6 +204,26 @@ def cold(hinted: Hinted) -> None:
     effect before operators are watched (firn_watch), when a kernel may use any memory unseen.
     `hinted` and all else as for prefetch()."""
     _hint_at_place("cold", hinted)
+
+
+def on_host(tensor: torch.Tensor, write: bool = False) -> OnHost:
+    """with firn.on_host(tensor, write=True) as pieces: the CPU uses the tensor's bytes in pinned
+    host memory, where Firn keeps what is not on the device. It leaves the device if it is there,
+    behind the work that was queued on it so far, or is read from the SSD; nothing comes to the
+    device, and nothing else crosses the link.
+
+    `tensor`: all of its storage, of 1 MiB and more. pieces: tensors of the CPU, one-dimensional,
+    of its type, which follow each other in the order of its storage, some MiB each (4 KiB is a
+    divisor of all lengths in bytes but the last). They are Firn's memory: void behind the block.
+    `write`: they may be written; kernels that are launched behind the block see it. One use of a
+    tensor at a time; work that uses it on the device waits for the end, in this thread it is an
+    error.
+
+    MemoryError: firn_host cannot hold it, beside other such uses. RuntimeError: Firn is not the
+    allocator, the tensor is small, pinned, or was used by no operator, or could not be read back.
+    ValueError: a part of a storage."""
+    from firn._host_memory import OnHost
+    return OnHost(_plugin(), tensor, write)
 
 
 class no_spill:

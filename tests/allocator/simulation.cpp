@@ -52,6 +52,13 @@ void verify_kernel(void** params, const unsigned*, const unsigned*) {
   });
 }
 
+uint64_t* word_at(const OnHost& there, uint64_t offset) {
+  for (const OnHost::Piece& piece : there.pieces)
+    if (offset - piece.offset < piece.bytes)
+      return reinterpret_cast<uint64_t*>(piece.data + (offset - piece.offset));
+  FIRN_CHECK(false, "no piece has offset %llu", (unsigned long long)offset);
+}
+
 const unsigned layout[][2] = {{0, 8}, {8, 8}, {16, 8}, {0, 0}};
 
 template <class T>
@@ -177,6 +184,19 @@ FirnGpuCounts Simulation::counts(int device) const {
   FirnGpuCounts counts{};
   FIRN_CHECK(gpu_.counts(device, &counts) == 0, "counts of device %d", device);
   return counts;
+}
+
+void Simulation::fill(const OnHost& there, size_t bytes, uint64_t seed) {
+  visit(0, bytes, [&](uint64_t, uint64_t offset) { *word_at(there, offset) = mix(seed + offset); });
+}
+
+void Simulation::verify(const OnHost& there, size_t bytes, uint64_t seed) {
+  visit(0, bytes, [&](uint64_t, uint64_t offset) {
+    if (*word_at(there, offset) == mix(seed + offset)) return;
+    if (wrong_bytes++ == 0)
+      first_wrong = "in host memory, offset " + std::to_string(offset) + " of " +
+                    std::to_string(bytes);
+  });
 }
 
 bool Simulation::fill(int device, void* address, size_t bytes, uint64_t seed, CUstream stream) {

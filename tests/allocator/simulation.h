@@ -121,6 +121,9 @@ class Simulation {
   bool fill(int device, void* address, size_t bytes, uint64_t seed, CUstream stream);
   /// Enqueues a kernel that compares; a difference raises wrong_bytes.
   bool verify(int device, void* address, size_t bytes, uint64_t seed, CUstream stream);
+  /// The same at once by the processor, of a block of `bytes` that is in use in host memory.
+  static void fill(const OnHost& there, size_t bytes, uint64_t seed);
+  static void verify(const OnHost& there, size_t bytes, uint64_t seed);
   /// Waits for everything on every device.
   void synchronize();
   static uint64_t wrong_bytes;   // since the simulation began

@@ -1,6 +1,7 @@
 // Hints, and what a program asks of the engine as a whole.
 #include <fmt/format.h>
 
+#include "tests/simulation/tag.h"
 #include "tests/simulation/world.h"
 
 namespace firn::sim {
@@ -15,7 +16,10 @@ void World::hint(Draw& draw, Do what) {
       fail("hint", fmt::format("{} of block {}: {}", words, block->id, describe(result.error())));
   };
   switch (what) {
-    case Do::cold: must(engine.cold(block->address, block->bytes), "cold"); break;
+    case Do::cold:
+      must(engine.cold(block->address, block->bytes), "cold");
+      if (block->id % 3 == 0) use_on_host(*block);
+      break;
     case Do::prefetch: {
       // (Of some blocks both hints at one place: no number is drawn for it.)
       const CUstream at = stream(block->device, block->home);
@@ -35,6 +39,8 @@ void World::hint(Draw& draw, Do what) {
       if (block->pinned) {
         must(engine.unpin(block->address), "unpin");
         block->pinned = false;
+      } else {
+        use_on_host(*block);
       }
       break;
     case Do::give_address:
@@ -59,6 +65,51 @@ void World::hint(Draw& draw, Do what) {
   }
   --block->busy;
   look_at(*block);
+}
+
+/// The processor compares all of it in host memory, and writes the next version there, or not. (No
+/// number is drawn.)
+void World::use_on_host(ModelBlock& block) {
+  if (block.version >= 0xFFFFE) return;
+  const bool writes = block.id % 2 == 0;
+  tell(writes ? "writes in host memory" : "reads in host memory", block, block.home);
+  Engine& engine = machine_->engine(block.device);
+  Result<OnHost> there = engine.on_host(block.address, writes ? Access::write : Access::read);
+  if (!there) {
+    const Code code = there.error().code;
+    const bool leaves = block.large() && !block.pinned && !block.given && block.version != 0 &&
+                        !options_.engine.places && options_.threads == 1 &&
+                        !stopped_[static_cast<size_t>(block.device)];
+    if (code == Code::invalid_argument && leaves && !excused(block.device))
+      fail("on_host", describe(there.error()));
+    if (code == Code::host_out_of_memory) met(Probe::no_host_memory);
+    if (code != Code::invalid_argument && code != Code::host_out_of_memory)
+      refused(block.device, block.bytes, there.error(), &block);
+    return;
+  }
+  met(writes ? Probe::written_on_host : Probe::read_on_host);
+  const uint64_t version = machine_->version_done[block.id];
+  if (block.version != version)
+    fail("on_host", fmt::format("block {} has version {}, and work that writes {} is not over",
+                                block.id, version, block.version));
+  for (const OnHost::Piece& piece : there->pieces) {
+    const auto address = reinterpret_cast<uint64_t>(piece.data);
+    const auto tag_of = [&](uint64_t of) {
+      return Tag::make(block.id, of).bits + piece.offset / store_alignment;
+    };
+    uint64_t at = 0, found = 0;
+    if (version != 0 && machine_->gpu().compare(-1, address, piece.bytes, tag_of(version), &at,
+                                                &found) != firn_gpu_tags_done)
+      fail("on_host", fmt::format("block {} in host memory has {:#x} at 4 KiB number {} of the "
+                                  "piece at {}, not version {}",
+                                  block.id, found, at, piece.offset, version));
+    if (writes) (void)machine_->gpu().fill(-1, address, piece.bytes, tag_of(block.version + 1));
+  }
+  if (writes) machine_->version_done[block.id] = ++block.version;
+  look_at(block);
+  if (block.id % 5 == 0) (void)engine.pump();
+  Result<void> ended = engine.end_on_host(there->name);
+  if (!ended) fail("on_host", describe(ended.error()));
 }
 
 void World::change_streams(Draw& draw, Do what) {

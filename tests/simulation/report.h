@@ -19,6 +19,7 @@ namespace firn::sim {
   X(out_of_memory) X(budget_lowered) X(period_found) X(placed) X(prefetched) X(shared_frame)  \
   X(closed_in_flight) X(threads_waited) X(guarded) X(exported) X(two_places) X(only_in_store) \
   X(behind_fence) X(streams_ended) X(host_given_back) X(threads_in_calls)                     \
+  X(read_on_host) X(written_on_host) X(no_host_memory)                                        \
   X(recipe_given) X(dropped) X(dropped_in_row) X(remade) X(remake_refused) X(input_kept)      \
   X(threads_in_remakes) X(lost_with_input)
 

@@ -83,6 +83,7 @@ class World {
   void end_iteration(Draw& draw);
   void touch_many(Draw& draw);
   void hint(Draw& draw, Do what);
+  void use_on_host(ModelBlock& block);
   void control(Draw& draw, Do what);
   void press_host(Draw& draw, Engine& engine);
   void change_streams(Draw& draw, Do what);

@@ -58,7 +58,7 @@ class World {
     finish();
   }
 
-  static inline uint64_t periods_found = 0;
+  static inline uint64_t periods_found = 0, used_on_host = 0;
 
  private:
   void steps(unsigned steps) {
@@ -282,7 +282,10 @@ class World {
     ModelBlock& block = blocks_[below(blocks_.size())];
     Engine& engine = sim_.engine(block.device);
     switch (below(4)) {
-      case 0: must(engine.cold(block.address, block.bytes), "cold"); break;
+      case 0:
+        must(engine.cold(block.address, block.bytes), "cold");
+        if (blocks_.size() % 3 == 0) use_on_host(block);
+        break;
       case 1:  // (Now and then both hints at one place: no number is drawn for it.)
         if (blocks_.size() % 4 == 0)
           must(engine.cold(block.address, block.bytes, block.home), "cold");
@@ -301,9 +304,37 @@ class World {
         if (block.pinned) {
           must(engine.unpin(block.address), "unpin");
           block.pinned = false;
+        } else {
+          use_on_host(block);
         }
         break;
     }
+  }
+
+  /// By the processor, which compares all of it and writes it anew, or not. (No number is drawn.)
+  void use_on_host(ModelBlock& block) {
+    Engine& engine = sim_.engine(block.device);
+    const bool writes = block.bytes % 3 != 0;
+    Result<OnHost> there =
+        engine.on_host(block.address, writes ? Access::write : Access::read);
+    if (!there) {
+      const Code code = there.error().code;
+      const bool leaves = block.bytes >= (1u << 20) && block.touched && !block.pinned &&
+                          !stopped_[block.device];
+      if (code == Code::invalid_argument ? leaves && !options_.places
+                                         : code != Code::host_out_of_memory && !faulty_)
+        fail("use in host memory: " + describe(there.error()));
+      return;
+    }
+    ++used_on_host;
+    if (block.pattern) Simulation::verify(*there, block.bytes, block.pattern);
+    if (writes) {
+      block.pattern = block.pattern * 31 + 1;
+      Simulation::fill(*there, block.bytes, block.pattern);
+    }
+    engine.check();
+    if (block.bytes % 5 == 0) engine.pump();
+    must(engine.end_on_host(there->name), "end_on_host");
   }
 
   void rare() {
@@ -404,6 +435,11 @@ int main(int argc, char** argv) {
     std::printf("no period was ever found\n");
     failed = 1;
   }
-  std::printf("%llu seeds, %llu failed\n", (unsigned long long)seeds, (unsigned long long)failed);
+  if (seeds >= 50 && failed == 0 && World::used_on_host == 0) {
+    std::printf("no block was ever used in host memory\n");
+    failed = 1;
+  }
+  std::printf("%llu seeds, %llu failed, %llu uses in host memory\n", (unsigned long long)seeds,
+              (unsigned long long)failed, (unsigned long long)World::used_on_host);
   return failed ? 1 : 0;
 }

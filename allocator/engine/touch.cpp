@@ -139,7 +139,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
       case State::faulting:
         if (!stall_begin && counted && word::state(w) != State::faulting) note_needed(block);
         begin_waiting();
-        if (block.at_host && !FIRN_CANARY(49)) {
+        if (block.at_host) {
           if (Result<void> awaited = await_host_use(lock, block); !awaited) {
             waited();
             return awaited.error();

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Eager = bool | Literal["auto"]
     Keep = int | Literal["auto"]
     Where = Literal["device", "host", "auto"]
+    States = Literal["pinned", "firn"]
     HostOptimizer = Callable[[list[dict[str, Any]]], Optimizer]
 
 __all__ = ["Refused", "of", "relay"]
@@ -41,14 +42,14 @@ if TYPE_CHECKING:
               split: Literal[False] = False, layers: Sequence[nn.Module | str] | None = None,
               keep: Keep = "auto", clip: float | None = None, scaler: Any = None,
               eager: Eager = "auto", where: Where = "device",
-              host_optimizer: HostOptimizer | None = None,
+              host_optimizer: HostOptimizer | None = None, states: States = "pinned",
               accumulate: dtype | None = None) -> LoopRelay: ...
 
     @overload
     def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
               split: Literal[True], layers: Sequence[nn.Module | str] | None = None,
               keep: Keep = "auto", eager: Eager = "auto", where: Where = "device",
-              host_optimizer: HostOptimizer | None = None,
+              host_optimizer: HostOptimizer | None = None, states: States = "pinned",
               accumulate: dtype | None = None) -> nn.Module: ...
 
 
@@ -56,7 +57,8 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
           split: bool = False, layers: Sequence[nn.Module | str] | None = None,
           keep: Keep = "auto", clip: float | None = None, scaler: Any = None,
           eager: Eager = "auto", where: Where = "device",
-          host_optimizer: HostOptimizer | None = None, accumulate: dtype | None = None) -> Any:
+          host_optimizer: HostOptimizer | None = None, states: States = "pinned",
+          accumulate: dtype | None = None) -> Any:
     """Takes over the forward methods of the model's repeated layers, until close().
 
     Loop form, in the place of a loop that accumulates gradients:
@@ -101,6 +103,13 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
         update says that it is faster; on the device where Firn is not the allocator.
     host_optimizer: makes the optimizer at the host from groups as torch.optim takes them
         (DeepSpeedCPUAdam), in the place of one of the same class.
+    states: where they are, with updates at the host. "pinned": in memory of the process. "firn": in
+        Firn's, of which the SSD (firn_dir) has what host memory (firn_host) cannot hold. Masters
+        and states of 1 MiB and more are tensors of the device then, which no kernel uses, and are
+        stepped in the pieces in which Firn has them (firn.on_host()); smaller ones are pinned. Bits
+        are the same. For torch's own optimizers that update each element by itself; one
+        parameter's master and states have to fit firn_host together (MemoryError).
+        state_dict() has those tensors, as a plain optimizer's has its own.
     accumulate: torch.float32 sums the gradients of a layer's own parameters of 16 bits in 32 bits
         over the micro-batches, and rounds them once: closer gradients than the plain loop's.
 
@@ -130,10 +139,16 @@ def relay(model: nn.Module, optimizer: Optimizer, micro_batches: int, *,
     if host_optimizer is not None and (where == "device" or not callable(host_optimizer)):
         raise ValueError(f"firn.relay: host_optimizer={host_optimizer!r}: a function that makes an "
                          "optimizer of groups, for where='host' or 'auto'")
+    if states not in ("pinned", "firn"):
+        raise ValueError(f"firn.relay: states={states!r}: 'pinned' or 'firn'")
+    if states == "firn" and (where == "device" or host_optimizer is not None):
+        raise ValueError("firn.relay: states='firn' is for where='host' or 'auto', and for an "
+                         "optimizer of the same class (no host_optimizer=)")
     if accumulate is not None and str(accumulate) != "torch.float32":
         raise ValueError(f"firn.relay: accumulate={accumulate!r}: None or torch.float32")
     options: dict[str, Any] = {"layers": layers, "keep": keep, "where": where,
-                               "host_optimizer": host_optimizer, "accumulate": accumulate}
+                               "host_optimizer": host_optimizer, "states": states,
+                               "accumulate": accumulate}
     if split:
         from firn.relay.split import SplitRelay
         return SplitRelay(model, optimizer, micro_batches, eager=eager is True, **options).model

@@ -28,7 +28,7 @@ class Relay:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int, *,
                  layers: Sequence[nn.Module | str] | None, keep: int | Literal["auto"],
                  eager: bool, where: str = "device", host_optimizer: Any = None,
-                 accumulate: torch.dtype | None = None) -> None:
+                 states: str = "pinned", accumulate: torch.dtype | None = None) -> None:
         check_optimizer(optimizer)
         for other in layers_of.relays_of(model):
             if other.gives_way and not self.gives_way:
@@ -49,7 +49,7 @@ class Relay:
         self._draws = Draws(self._say)
         self._undo = self._prepare(model)
         self._accumulate = accumulate
-        self._place = where, host_optimizer
+        self._place = where, host_optimizer, states
         try:
             self._update = self._updated_by(optimizer, found, eager)
         except BaseException:
@@ -169,12 +169,12 @@ class Relay:
 
 
 def _update(optimizer: torch.optim.Optimizer, layers: Sequence[Layer], eager: bool,
-            say: watch.Say, where: str, host_optimizer: Any) -> Update:
+            say: watch.Say, where: str, host_optimizer: Any, states: str) -> Update:
     if where == "device":
         return Update(optimizer, layers, eager, say)
     from firn.relay.host import HostUpdate
     try:
-        return HostUpdate(optimizer, layers, eager, say, where, host_optimizer)
+        return HostUpdate(optimizer, layers, eager, say, where, host_optimizer, states)
     except Refused as refused:
         if where == "host":
             raise

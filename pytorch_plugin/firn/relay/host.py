@@ -17,10 +17,11 @@ from typing import Any, Callable, NamedTuple, Sequence
 import torch
 from torch import nn
 
+from firn.relay import states as in_firn
 from firn.relay.layers import Layer
 from firn.relay.link import Down, Link
 from firn.relay.place import Place, choose
-from firn.relay.proof import Proof, smallest, why_no_trial
+from firn.relay.proof import Known, Proof, smallest, why_no_trial
 from firn.relay.subset import step_of
 from firn.relay.trees import Refused
 from firn.relay.twin import Make, Twin, check_hooks, check_host
@@ -45,13 +46,14 @@ class _Sent(NamedTuple):
 
 class HostUpdate(Update):
     """Steps the twin of an optimizer. Where `where` is "auto", one of the first steps chooses
-    between this and the optimizer itself (place.py). `make`: Twin's.
+    between this and the optimizer itself (place.py). `make`, `states`: Twin's.
 
     Owns a thread, hooks of the optimizer's, and its states, until close()."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, layers: Sequence[Layer], eager: bool,
-                 say: Callable[[str], None], where: str, make: Make | None) -> None:
-        self._make, self._place = make, Place.undecided
+                 say: Callable[[str], None], where: str, make: Make | None,
+                 states: str = "pinned") -> None:
+        self._make, self._states, self._place = make, states, Place.undecided
         device = check_host(optimizer)
         super().__init__(optimizer, layers, eager, say)
         self._link = Link(device, say)
@@ -99,8 +101,10 @@ class HostUpdate(Update):
         return self._place.value
 
     def _move_to_host(self) -> None:
-        check_host(self.optimizer)
-        twin = Twin(self.optimizer, self._link, self._make)
+        device = check_host(self.optimizer)
+        if self._states == "firn":
+            in_firn.check(self.optimizer, device)
+        twin = Twin(self.optimizer, self._link, self._make, states=self._states)
         twin.take_over()
         self._twin, self._place = twin, Place.host
         # (A fused optimizer would take the scale into its own kernels: GradScaler does it itself.)
@@ -196,6 +200,9 @@ class HostUpdate(Update):
         parameters = smallest(self.optimizer, self._layers)
         if not parameters:
             self._prove_nothing()
+            return
+        if twin.in_firn:
+            self._proof = Known()
             return
         twin.copy_groups()
         sent = self._down(twin, parameters)

@@ -20,6 +20,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from firn.relay import kinds
+from firn.relay import states as in_firn
 from firn.relay.link import Down, Link
 from firn.relay.sameness import equal
 from firn.relay.subset import step_of
@@ -73,21 +74,21 @@ def check_hooks() -> None:
 class Twin:
     """Of `optimizer`'s parameters, or of those in `only`. Owns masters and states. `make` makes its
     optimizer from the groups; without it, the class is the same, and its kernel the fused one
-    where it has one (fused=False keeps another).
+    where it has one (fused=False keeps another). `states`: "firn" has large masters and their
+    states in Firn's memory (states.py), as tensors of the device.
 
     One thread at a time; the user's groups may not change meanwhile."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, link: Link, make: Make | None = None,
-                 only: Iterable[nn.Parameter] | None = None) -> None:
+                 only: Iterable[nn.Parameter] | None = None, states: str = "pinned") -> None:
         self._user, self._link = optimizer, link
+        self.in_firn = states == "firn"
         self._chosen = None if only is None else set(only)
         self._of: dict[torch.Tensor, nn.Parameter] = {}
         self._seen: dict[torch.Tensor, tuple[int, StorageWeakRef]] = {}
         with torch.no_grad():
             for each in self._wanted():
-                master = link.empty(each, _WIDE[each.dtype]) if each.dtype in (
-                    torch.float32, torch.float64) else \
-                    torch.empty_like(each, dtype=torch.float32, device="cpu")
+                master = self._memory(each, _WIDE[each.dtype])
                 master.copy_(each)
                 self._of[each] = nn.Parameter(master)
                 self._seen[each] = _state_of(each)
@@ -103,14 +104,22 @@ class Twin:
         self._kinds, self._kinds_of_user = (None, None) if make is None else self._try_kinds()
         group_of = _groups_of(self.optimizer)
         for parameter, master in self._of.items():
-            states = dict(optimizer.state.get(parameter, {}))
-            if states.pop(MASTER, None) is not None:
+            found = dict(optimizer.state.get(parameter, {}))
+            if found.pop(MASTER, None) is not None:
                 warnings.warn("firn.relay: the optimizer has loaded a checkpoint of updates at the "
                               "host, whose masters it has rounded: load it after firn.relay(), and "
                               "bits go on as they were", RuntimeWarning, stacklevel=2)
-            if states:
+            if found:
                 self.optimizer.state[master] = _states_for(
-                    master, kinds.cast(states, self._kinds), group_of[id(master)])
+                    master, kinds.cast(found, self._kinds), group_of[id(master)], steps_on="cpu")
+
+    def _memory(self, parameter: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """For a master."""
+        if self.in_firn and in_firn.belongs_there(parameter, dtype):
+            return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+        if parameter.dtype == dtype:
+            return self._link.empty(parameter, dtype)
+        return torch.empty_like(parameter, dtype=dtype, device="cpu", requires_grad=False)
 
     def take_over(self) -> None:
         """The user's optimizer is without states from now on. (Empty ones, for who would make the
@@ -120,19 +129,19 @@ class Twin:
 
     def give_back(self) -> None:
         """The user's optimizer has the states, on the parameters' device and in their type."""
-        given = self.given()
+        given = self.given(copies=False)
         for parameter in self._of:
             if not self._user.state.get(parameter, True) or parameter in given:
                 del self._user.state[parameter]
         self._user.state.update(given)
 
-    def given(self) -> dict[torch.Tensor, dict[str, Any]]:
-        """Copies of the states as give_back() gives them, of the parameters that the user's groups
-        have."""
+    def given(self, copies: bool = True) -> dict[torch.Tensor, dict[str, Any]]:
+        """The states as give_back() gives them, of the parameters that the user's groups have.
+        Without `copies`, what is in Firn's memory is handed on."""
         group_of = _groups_of(self._user)
         return {parameter: _states_for(parameter, kinds.cast(self.optimizer.state[master],
                                                              self._kinds_of_user),
-                                       group_of[id(parameter)])
+                                       group_of[id(parameter)], copies=copies)
                 for parameter, master in self._of.items()
                 if master in self.optimizer.state and id(parameter) in group_of}
 
@@ -166,7 +175,9 @@ class Twin:
         with torch.no_grad():
             for parameter, value in zip(parameters, values):
                 master = self._of[parameter]
-                if not equal(master.to(value.dtype), value):
+                if in_firn.is_there(master):
+                    in_firn.read(master, value)
+                elif not equal(master.to(value.dtype), value):
                     master.copy_(value)
 
     def copy_groups(self) -> None:
@@ -183,9 +194,20 @@ class Twin:
 
     def step(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
         """One step of the masters of `parameters`, and the way up of their values."""
+        self.copy_groups()
+        there = [in_firn.is_there(self._of[each]) for each in parameters]
+        self._step_here([each for each, away in zip(parameters, there) if not away],
+                        [each for each, away in zip(gradients, there) if not away])
+        for parameter, gradient, away in zip(parameters, gradients, there):
+            if away:
+                self._step_there(parameter, gradient)
+        for each in parameters:
+            self._seen[each] = _state_of(each)
+
+    def _step_here(self, parameters: Sequence[torch.Tensor],
+                   gradients: Sequence[torch.Tensor]) -> None:
         masters = self.put_gradients(parameters, gradients)
         try:
-            self.copy_groups()
             step_of(self.optimizer, set(masters))
         finally:
             for master in masters:
@@ -194,12 +216,17 @@ class Twin:
             marks = self._link.up([master if master.dtype == each.dtype else
                                    self._link.empty(master, each.dtype).copy_(master)
                                    for each, master in zip(parameters, masters)], parameters)
-        for each, mark in zip(parameters, marks):
-            self._seen[each], self._marks[each] = _state_of(each), mark
+        self._marks.update(zip(parameters, marks))
+
+    def _step_there(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        master = self._of[parameter]
+        value = self._link.empty(master, parameter.dtype)
+        in_firn.step(self.optimizer, master, gradient.to(master.dtype), value)
+        (self._marks[parameter],) = self._link.up([value], [parameter])
 
     def saved_states(self) -> dict[Any, Any]:
-        """As state_dict()["state"]: tensors in host memory. Masters are added to the states of
-        parameters that have fewer bits, so that training goes on with the same bits."""
+        """As state_dict()["state"]: tensors in host memory, or in Firn's. Masters are added to the
+        states of parameters that have fewer bits, so that training goes on with the same bits."""
         saved: dict[Any, Any] = {number: kinds.cast(states, self._kinds_of_user) for number, states
                                  in self.optimizer.state_dict()["state"].items()}
         for number, (parameter, master) in enumerate(self._in_order()):
@@ -210,20 +237,29 @@ class Twin:
     def load(self, saved: dict[str, Any]) -> None:
         """A checkpoint of this, or of a plain run, which is copied. ValueError: as
         load_state_dict()'s."""
-        states, masters = _copied(saved["state"]), {}
+        names = [key for group in saved["param_groups"] for key in group["params"]]
+        there = {key: master for key, (_, master) in zip(names, self._in_order())
+                 if in_firn.is_there(master)}
+        states = {key: dict(state) if key in there else _copied(state)
+                  for key, state in saved["state"].items()}
+        masters = {}
         for key, state in states.items():
             if isinstance(state, dict):
                 if MASTER in state:
                     masters[key] = state.pop(MASTER)
                 states[key] = kinds.cast(state, self._kinds)
+        wide = {key: states.pop(key) for key in there if key in states}
         before = [dict(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict({**saved, "state": states})
         for group, theirs, mine in zip(self.optimizer.param_groups, self._user.param_groups,
                                        before):  # its own ways of stepping stay
             group.update((name, value) for name, value in mine.items()
                          if name in _WAYS or name not in theirs)
-        names = [key for group in saved["param_groups"] for key in group["params"]]
+        group_of = _groups_of(self.optimizer)
         with torch.no_grad():
+            for key, state in wide.items():
+                self.optimizer.state[there[key]] = _states_for(
+                    there[key], state, group_of[id(there[key])], steps_on="cpu")
             for key, (parameter, master) in zip(names, self._in_order()):
                 if key in masters:
                     master.copy_(masters[key])
@@ -295,10 +331,11 @@ def _groups_of(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
     return {id(each): group for group in optimizer.param_groups for each in group["params"]}
 
 
-def _states_for(parameter: torch.Tensor, states: dict[str, Any],
-                group: dict[str, Any]) -> dict[str, Any]:
+def _states_for(parameter: torch.Tensor, states: dict[str, Any], group: dict[str, Any],
+                steps_on: str | None = None, copies: bool = True) -> dict[str, Any]:
     """Copies for `parameter`, as load_state_dict() makes them: in its type, on its device; "step"
-    is a number of 32 bits, in host memory but for the fused optimizers."""
+    is a number of 32 bits, in host memory (on `steps_on`) but for the fused optimizers. Without
+    `copies`, what is so already is handed on."""
     def cast(name: str, value: Any) -> Any:
         if isinstance(value, dict):
             return {key: cast(key, each) for key, each in value.items()}
@@ -306,9 +343,10 @@ def _states_for(parameter: torch.Tensor, states: dict[str, Any],
             return copy.deepcopy(value)
         value = value.detach()
         if name == "step":
-            return value.to(parameter.device if group.get("fused") else "cpu", copy=True)
+            return value.to(steps_on or (parameter.device if group.get("fused") else "cpu"),
+                            copy=True)
         return value.to(parameter.device, parameter.dtype if value.is_floating_point()
-                        else value.dtype, copy=True)
+                        else value.dtype, copy=copies or not value.is_cuda)
     return {name: cast(name, value) for name, value in states.items()}
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from firn.relay.layers import Layer
-from firn.relay.proof import Proof, smallest, why_no_trial
+from firn.relay.proof import Known, Proof, smallest, why_no_trial
 from firn.relay.subset import step_of
 from firn.relay.trees import Refused
 
@@ -47,7 +47,7 @@ class Update:
         self.wanted, self.eager = eager, False
         self.steps = 0           # that the user, or the relay at a step's end, made
         self._inner = False      # within a step of one layer
-        self._proof: Proof | None = None
+        self._proof: Known | Proof | None = None
         self._left: dict[nn.Parameter, tuple[int, int]] = {}  # gradients, as backward left them
         self._hooks = [optimizer.register_step_pre_hook(self._before),
                        optimizer.register_step_post_hook(self._after)]

@@ -71,6 +71,9 @@ const Canary canaries[] = {
      with_recipes},
     {46, "other streams do not wait for work that was run again",
      {"wrong_tag", "early_use", "places"}, with_recipes},
+    {47, "what is written in host memory keeps its copy in the store", {"places", "wrong_tag"}},
+    {48, "who writes in host memory does not wait for writes to the store",
+     {"write_changed", "places", "wrong_tag"}},
 };
 
 double seconds_most = 20;

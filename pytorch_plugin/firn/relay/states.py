@@ -7,6 +7,8 @@ their own, which is the step of the whole where each element is updated by itsel
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import contextlib
 import itertools
 from typing import Any, Sequence
@@ -56,23 +58,79 @@ def read(master: torch.Tensor, value: torch.Tensor) -> None:
             piece.copy_(part)
 
 
-def step(optimizer: torch.optim.Optimizer, master: nn.Parameter, gradient: torch.Tensor,
+class Used:
+    """A master, one of the optimizer's parameters, and its states, in host memory until close().
+    MemoryError where that cannot hold them."""
+
+    def __init__(self, master: nn.Parameter, states: dict[str, Any]) -> None:
+        self.parameter, self.states = master, states
+        self.wide = {name: each for name, each in states.items()
+                     if isinstance(each, torch.Tensor) and each.is_cuda}
+        self._uses = contextlib.ExitStack()
+        with self._uses:
+            self.pieces = self._uses.enter_context(firn.on_host(master, write=True))
+            self.of_states = {name: self._uses.enter_context(firn.on_host(each, write=True))
+                              for name, each in self.wide.items()}
+            self._uses = self._uses.pop_all()
+
+    def close(self) -> None:
+        self.pieces, self.of_states = [], {}
+        self._uses.close()
+
+
+class Ahead:
+    """Uses of the optimizer's `masters`, one after the other: while one is stepped, the next one
+    is gathered, by a thread, where host memory can hold both."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, masters: Sequence[nn.Parameter]) -> None:
+        self._left = collections.deque((each, optimizer.state.get(each, {})) for each in masters)
+        self._next: concurrent.futures.Future[Used | None] | None = None
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "firn.relay ahead")
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def take(self) -> Used:
+        """The next one's, which the caller closes."""
+        used = self._taken()
+        master, states = self._left.popleft()
+        if used is None:
+            used = Used(master, states)
+        if self._left and states and self._left[0][1]:  # (The first step makes states beside it.)
+            self._next = self._thread.submit(_used_if_there_is_room, *self._left[0])
+        return used
+
+    def _taken(self) -> Used | None:
+        begun, self._next = self._next, None
+        return begun.result() if begun is not None else None
+
+    def __exit__(self, *_: Any) -> None:
+        try:
+            used = self._taken()
+            if used is not None:
+                used.close()
+        finally:
+            self._thread.shutdown()
+
+
+def _used_if_there_is_room(master: nn.Parameter, states: dict[str, Any]) -> Used | None:
+    try:
+        return Used(master, states)
+    except MemoryError:
+        return None
+
+
+def step(optimizer: torch.optim.Optimizer, used: Used, gradient: torch.Tensor,
          value: torch.Tensor) -> None:
-    """One step of `master`, one of the optimizer's parameters, with `gradient`; `value` becomes its
-    value, in its own type. Both are of the CPU, with the strides of `master`. Host memory holds the
-    master and its states meanwhile: MemoryError where it cannot."""
-    states: dict[str, Any] = optimizer.state.get(master, {})
-    wide = {name: each for name, each in states.items()
-            if isinstance(each, torch.Tensor) and each.is_cuda}
-    with contextlib.ExitStack() as uses:
-        of_master = uses.enter_context(firn.on_host(master, write=True))
-        of_states = {name: uses.enter_context(firn.on_host(each, write=True))
-                     for name, each in wide.items()}
-        lengths = _lengths([of_master, *of_states.values()])
-        chunks = [nn.Parameter(each) for each in _parts(of_master, lengths)]
-        views = {name: _parts(pieces, lengths) for name, pieces in of_states.items()}
+    """One step of the master, with `gradient`; `value` becomes its value. Both are of the CPU, of any
+    type, with the strides of the master. Ends the use."""
+    master, states, wide = used.parameter, used.states, used.wide
+    with contextlib.closing(used):
+        lengths = _lengths([used.pieces, *used.of_states.values()])
+        chunks = [nn.Parameter(each) for each in _parts(used.pieces, lengths)]
+        views = {name: _parts(pieces, lengths) for name, pieces in used.of_states.items()}
         for i, (chunk, part) in enumerate(zip(chunks, _cut(_flat(gradient), lengths))):
-            chunk.grad = part
+            chunk.grad = part.to(chunk.dtype)
             if states:
                 optimizer.state[chunk] = {
                     name: views[name][i] if name in views else _copy(each)
@@ -88,7 +146,7 @@ def step(optimizer: torch.optim.Optimizer, master: nn.Parameter, gradient: torch
                 for part, each in zip(parts, found):
                     if each[name] is not part:
                         part.copy_(each[name])
-        del chunks, views, of_master, of_states
+        del chunks, views
     optimizer.state[master] = {name: wide[name] if name in wide else _kept(name, found, master)
                                for name in found[0]}
 

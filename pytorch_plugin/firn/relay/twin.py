@@ -198,9 +198,11 @@ class Twin:
         there = [in_firn.is_there(self._of[each]) for each in parameters]
         self._step_here([each for each, away in zip(parameters, there) if not away],
                         [each for each, away in zip(gradients, there) if not away])
-        for parameter, gradient, away in zip(parameters, gradients, there):
-            if away:
-                self._step_there(parameter, gradient)
+        with in_firn.Ahead(self.optimizer, [self._of[each] for each, away
+                                            in zip(parameters, there) if away]) as ahead:
+            for parameter, gradient, away in zip(parameters, gradients, there):
+                if away:
+                    self._step_there(parameter, gradient, ahead.take())
         for each in parameters:
             self._seen[each] = _state_of(each)
 
@@ -218,10 +220,14 @@ class Twin:
                                    for each, master in zip(parameters, masters)], parameters)
         self._marks.update(zip(parameters, marks))
 
-    def _step_there(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        master = self._of[parameter]
-        value = self._link.empty(master, parameter.dtype)
-        in_firn.step(self.optimizer, master, gradient.to(master.dtype), value)
+    def _step_there(self, parameter: torch.Tensor, gradient: torch.Tensor,
+                    used: in_firn.Used) -> None:
+        try:
+            value = self._link.empty(used.parameter, parameter.dtype)
+        except BaseException:
+            used.close()
+            raise
+        in_firn.step(self.optimizer, used, gradient, value)
         (self._marks[parameter],) = self._link.up([value], [parameter])
 
     def saved_states(self) -> dict[Any, Any]:

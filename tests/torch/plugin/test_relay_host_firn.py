@@ -7,7 +7,7 @@ from test_relay_host_gpu import BEGIN
 
 # Every weight of the model has masters and states that leave by themselves; biases have not.
 BEGIN += """
-LARGE = dict(layers=3, width=512)
+LARGE = dict(layers=2, width=512)
 def states_of(relay, optimizer):
     twin = relay._update._twin
     there = [each for state in twin.optimizer.state.values() for each in state.values()
@@ -26,12 +26,10 @@ def test_bits_of_states_in_pinned_memory(run):
     """For each kernel; in 16 bits with masters; and nothing of the states crosses the link once
     they are there."""
     run(BEGIN + """
-kinds = {"adam": (torch.optim.AdamW, {"amsgrad": True}),
-         "sgd": (torch.optim.SGD, {"momentum": 0.9}),
+kinds = {"adam": (torch.optim.AdamW, {"amsgrad": True, "clip": 0.1}),
          "plain sgd": (torch.optim.SGD, {}),
          "nadam": (torch.optim.NAdam, {}),
-         "bf16": (torch.optim.Adam, {"dtype": torch.bfloat16}),
-         "clip": (torch.optim.AdamW, {"clip": 0.1})}
+         "bf16": (torch.optim.SGD, {"momentum": 0.9, "dtype": torch.bfloat16})}
 for name, (kind, options) in kinds.items():
     pinned = run("host", kind, **LARGE, **options)[0]
     after = None if name == "plain sgd" else states_of
@@ -53,7 +51,7 @@ assert used == 2 * (there + there // 2) and uses > 0, (there, used)
 
 
 @pytest.mark.parametrize("more", [
-    "firn_host:24MiB", pytest.param("firn_host:64MiB,firn_test_adversarial:1",
+    "firn_host:16MiB", pytest.param("firn_host:64MiB,firn_test_adversarial:1",
                                     marks=pytest.mark.long)])
 def test_states_that_are_larger_than_host_memory(run, tmp_path, more):
     """They are on the SSD between their uses, and bits are equal."""
@@ -68,7 +66,7 @@ assert len(plain) == len(values)
 assert all(torch.equal(one, other.cpu()) for one, other in zip(plain, values))
 (device,) = firn.stats()["devices"]
 store = firn.stats()["store"]
-assert there + there // 2 > 24 << 20, there  # (with the masters)
+assert there + there // 2 > 20 << 20, there  # (with the masters)
 assert store["read_bytes"] > there and store["written_bytes"] > there, (store, there)
 assert device["lost_blocks"] == 0 and device["zero_copy_bytes"] == 0, device
 """, conf=f"backend:firn,firn_budget:40MiB,{more},firn_watch:0,firn_dir:{tmp_path}/spill")
@@ -100,7 +98,7 @@ def half(where, saved, first):
     return torch.load("saved", weights_only=True)
 places = {"plain": {}, "pinned": {"where": "host"}, "firn": {"where": "host", "states": "firn"}}
 ends = {}
-for first, second in (("plain", "plain"), ("plain", "firn"), ("firn", "plain"), ("firn", "firn"),
+for first, second in (("plain", "plain"), ("plain", "firn"), ("firn", "plain"),
                       ("pinned", "firn"), ("firn", "pinned")):
     saved = half(places[first], None, True)
     ends[first, second] = half(places[second], saved, False)
@@ -164,12 +162,14 @@ except firn.relay.Refused as why:
 """, conf=None)
 
 
-def test_host_memory_that_cannot_hold_one_parameters_states(run):
+def test_host_memory_that_cannot_hold_one_parameters_states(run, tmp_path):
+    (tmp_path / "spill").mkdir()
     done = run(BEGIN + """
 LARGE.update(layers=2, width=1024)  # 8 MiB a weight
 try:
     in_firn()
 except MemoryError as error:
     print("said:", error, getattr(error, "__notes__", ""))
-""", conf="backend:firn,firn_budget:80MiB,firn_host:16MiB,firn_watch:0")
+""", conf="backend:firn,firn_budget:80MiB,firn_host:16MiB,firn_watch:0,firn_dir:"
+          f"{tmp_path}/spill")
     assert "said: firn: block" in done.stdout and "(firn_host)" in done.stdout, done.stdout

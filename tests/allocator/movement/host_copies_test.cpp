@@ -6,6 +6,7 @@
 #include <deque>
 #include <vector>
 
+#include "allocator/movement/host_use.h"
 #include "tests/allocator/blocks/block_word_inspector.h"
 #include "tests/allocator/fake_gpu.h"
 
@@ -61,6 +62,18 @@ class HostCopiesTest : public ::testing::Test {
   HostCopies copies_{host_};
   std::deque<Block> blocks_;
 };
+
+/// The processor may change it at any moment.
+TEST_F(HostCopiesTest, what_is_being_written_in_host_memory_is_not_written_to_the_store) {
+  const PieceRef ref = block({});
+  HostUse reads{*ref.block, false, {}}, writes{*ref.block, true, {}};
+  ref.block->at_host = &reads;
+  EXPECT_TRUE(HostCopies::is_unwritten(ref));
+  ref.block->at_host = &writes;
+  EXPECT_FALSE(HostCopies::is_unwritten(ref));
+  ref.block->at_host = nullptr;
+  EXPECT_TRUE(HostCopies::is_unwritten(ref));
+}
 
 TEST_F(HostCopiesTest, writes_come_in_the_order_of_arrival_and_a_failed_one_is_the_next_again) {
   const PieceRef first = block({}), second = block({});

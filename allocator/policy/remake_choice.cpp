@@ -178,13 +178,15 @@ void Choosing::take_best_rated(const std::vector<RemakeTrial>& trials) {
   }
 }
 
-/// From what is chosen, one value after the other is turned over, as far as rehearsals go.
+/// From what is chosen, one value after the other is turned over, while rehearsals are left.
 void Choosing::turn_values() {
+  uint64_t turns = search_.turns();
+  if (rehearser_.most() == Rehearser::rehearsed_least) return;
   for (bool better = some_; better;) {
     better = false;
     std::vector<uint8_t> again = search_.solve(chosen_).again;
     for (const uint32_t version : search_.to_turn(again)) {
-      if (rehearsed_.size() >= rehearser_.most()) return;
+      if (rehearsed_.size() >= rehearser_.most() || turns-- == 0) return;
       RemakeTrial trial = search_.turned(chosen_, version, again[version]);
       if (!search_.rate(trial, search_.solve(trial)) || !take_if_better(trial)) continue;
       again = search_.solve(chosen_).again;

@@ -255,6 +255,8 @@ void RemakeSearch::add_with_dead(uint32_t version, std::vector<uint32_t>& to) co
   }
 }
 
+uint64_t RemakeSearch::turns() const { return turned_operators / operators_.count(); }
+
 RemakeTrial RemakeSearch::turned(RemakeTrial trial, uint32_t version, bool again) const {
   std::erase(trial.kept, version);
   std::erase(trial.again, version);
@@ -267,7 +269,7 @@ RemakeTrial RemakeSearch::turned(RemakeTrial trial, uint32_t version, bool again
 
 /// From the best, one value after the other is turned over, as long as an iteration takes less.
 void RemakeSearch::turn_values() {
-  uint64_t turns = turned_operators / operators_.count();
+  uint64_t turns = this->turns();
   if (turns < turns_least) return;
   RemakeTrial best = *std::min_element(trials_.begin(), trials_.end(), by_ns);
   for (bool better = true; better;) {

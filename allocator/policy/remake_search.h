@@ -77,6 +77,9 @@ class RemakeSearch {
   double total_ns() const { return total_ns_; }
   double alone_ns() const { return alone_ns_; }
   unsigned rated() const { return rated_; }
+  /// How many single values may be turned over, as rated: a look costs as much as there are
+  /// operators.
+  uint64_t turns() const;
 
  private:
   std::optional<RemakeTrial> rate_new(RemakeTrial trial);

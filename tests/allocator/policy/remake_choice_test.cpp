@@ -205,6 +205,16 @@ TEST(RemakeChoice, no_more_is_made_again_than_does_not_fit) {
   }
 }
 
+// What a choice costs: so many programs are looked at, however many values there are to turn over.
+TEST(RemakeChoice, as_few_programs_are_rated_as_there_are_many_operators) {
+  for (const unsigned count : {200u, 400u, 800u}) {
+    const Operators program = of_many_costs(count);
+    const RemakeChoice choice = choose_remake(program, machine_of(peak_mib(program) / 2, 1e9));
+    EXPECT_GT(choice.rewritten.values, 0u);
+    EXPECT_LE(choice.rated, 80 + 2 * 60'000 / program.count()) << program.count();
+  }
+}
+
 // It uses a part of its memory in the host's; the others gain as they did.
 TEST(RemakeChoice, an_operator_larger_than_memory_leaves_the_others_their_choice) {
   Operators program = layers(12, 1'000'000, 50'000);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <functional>
 #include <string_view>
 
@@ -33,6 +32,16 @@ constexpr unsigned searched = 4;  // looks at one line between two prices
 // Single values are turned over, so many times that operators are looked at in all. Where there
 // would be few turns there are many values, and prices tell them apart finely enough.
 constexpr uint64_t turned_operators = 60'000, turns_least = 24;
+
+/// Of two prices; by the means of both, as sqrt() would be another import of libfirn's.
+double geometric_mean(double a, double b) {
+  for (unsigned i = 0; i < 6; ++i) {
+    const double mean = (a + b) / 2;
+    b = a * b / mean;  // the harmonic one
+    a = mean;
+  }
+  return a;
+}
 
 bool by_ns(const RemakeTrial& a, const RemakeTrial& b) { return a.ns < b.ns; }
 
@@ -209,7 +218,7 @@ void RemakeSearch::search_prices_between(const RemakeTrial& low, const RemakeTri
   double from = low.high, to = high.high, from_ns = low.ns, to_ns = high.ns;
   for (unsigned i = 0; i < searched && from > 0; ++i) {
     RemakeTrial trial = high;
-    trial.high = std::sqrt(from * to);
+    trial.high = geometric_mean(from, to);
     const std::optional<RemakeTrial> found = rate_new(std::move(trial));
     if (!found) return;
     if (from_ns < to_ns)

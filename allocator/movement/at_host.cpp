@@ -40,6 +40,16 @@ void Movement::begin_host_use(HostUse& use) {
   gather(use);
 }
 
+/// As soon as a piece is there: host memory that nobody holds goes to whatever asks next.
+void Movement::hold_at_host(HostUse& use, uint32_t index) {
+  const Piece& piece = use.block.pieces[index];
+  Staging*& held = use.held[index];
+  if (held && held != piece.host) host_.unref(std::exchange(held, nullptr));  // (It was wrong.)
+  if (!piece.host_valid || held) return;
+  host_.ref(piece.host);
+  held = piece.host;
+}
+
 /// Goes on until all is there. What is there is held first: what is read may have the room of
 /// copies that others hold no more.
 void Movement::gather(HostUse& use) {
@@ -47,22 +57,17 @@ void Movement::gather(HostUse& use) {
   bool all = true;
   for (uint32_t i = 0; i < block.pieces.size(); ++i) {
     Piece& piece = block.pieces[i];
-    Staging*& held = use.held[i];
-    if (held && held != piece.host) host_.unref(std::exchange(held, nullptr));  // (It was wrong.)
+    hold_at_host(use, i);
     if (!piece.host_valid) {
       all = false;
       continue;
-    }
-    if (!held) {
-      host_.ref(piece.host);
-      held = piece.host;
     }
     if (piece.summed && !piece.checked) {
       if (!piece.doubtful || !piece.writing) sum_later(piece_ref(block, i), false);
       all = false;
     }
     // (A write to the store, a copy or a sum that is under way has the bytes as they were.)
-    if (use.writes && held->refs > 2 && !FIRN_CANARY(48)) all = false;
+    if (use.writes && use.held[i]->refs > 2 && !FIRN_CANARY(48)) all = false;
   }
   if (all) return start_host_use(use);
   bool lacks = false;

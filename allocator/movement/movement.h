@@ -264,6 +264,7 @@ class Movement {
   bool copy_in(Block& block, uint32_t piece) FIRN_HELD;
 
   // at_host.cpp
+  void hold_at_host(HostUse& use, uint32_t index) FIRN_HELD;
   void gather(HostUse& use) FIRN_HELD;
   void start_host_use(HostUse& use) FIRN_HELD;
   void fail_host_use(HostUse& use, const Error& error) FIRN_HELD;

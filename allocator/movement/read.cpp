@@ -70,6 +70,7 @@ void Movement::read_done(const PieceRef& ref, const StoreCompletion& completion)
     unread_said_ = false;
     piece.unread_ns = piece.read_again_ns = 0;
     piece.read_failures = 0;
+    if (block.at_host) hold_at_host(*block.at_host, ref.piece);
     host_copies_.stored(piece_ref(block, ref.piece));
     return;
   }

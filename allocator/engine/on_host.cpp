@@ -77,7 +77,8 @@ Result<void> EngineImpl::leave_for_host(Lock& lock, Block& block, Access access)
     if (block.fault_failures > failures + 3) return block.fault_error;
     if (block.read_refusals != read_refusals) return unreadable(block, std::nullopt);
     const bool away = state == State::hosted || state == State::spilled;
-    const bool by_recipe = (w & word::recipes) && (access == Access::write || block.by_recipe);
+    const bool by_recipe = (w & word::recipes) && !FIRN_CANARY(41) &&
+                           (access == Access::write || block.by_recipe);
     if (state == State::dropped || state == State::remaking || by_recipe) {
       if (Result<void> plain = end_recipes_for_host(lock, block); !plain) return plain;
     } else if (away && block.mapped == 0 && block.coming == 0) {

@@ -328,6 +328,7 @@ class EngineImpl final : public Engine,
   Result<bool> written(Lock& lock, Block& block, uint64_t address, CUstream stream, int index,
                        bool anyway) FIRN_HELD;
   static int& shared_cell_holds(int device);
+  Result<void> await_host_use(Lock& lock, Block& block) FIRN_HELD;
 
   // hints.cpp
   Result<void> hint(Hint::Kind kind, std::span<const Addresses> ranges,
@@ -416,7 +417,6 @@ class EngineImpl final : public Engine,
   Result<void> end_recipes_for_host(Lock& lock, Block& block) FIRN_HELD;
   Result<OnHost> gather_at_host(Lock& lock, Block& block, Access access) FIRN_HELD;
   void finish_host_use(uint64_t name) FIRN_HELD;
-  Result<void> await_host_use(Lock& lock, Block& block) FIRN_HELD;
 
   // choose.cpp
   void consider_choice() FIRN_HELD;

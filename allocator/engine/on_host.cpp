@@ -180,20 +180,4 @@ void EngineImpl::finish_host_use(uint64_t name) {
   if ((w & word::freed) && word::holds(w) == 1) drop_last_hold(use->block, w);
 }
 
-/// A touch of a block that the processor uses: a little of the wait for its end.
-Result<void> EngineImpl::await_host_use(Lock& lock, Block& block) {
-  if (block.at_host->thread == std::this_thread::get_id())
-    return make_error(Code::invalid_argument, 0,
-                      fmt::format("block {:#x} ({} bytes) is used on the device by the thread that "
-                                  "uses it in host memory: end_on_host() comes first",
-                                  block.address, size_t{block.requested}));
-  // (Who uses it there may wait for the room that this thread holds.)
-  const int mine = thread_holds();
-  waiting_holds_ += mine;
-  pump_locked();
-  wait(lock, poll_ns);
-  waiting_holds_ -= mine;
-  return {};
-}
-
 }  // namespace firn

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "allocator/engine/hot.h"
+#include "allocator/movement/host_use.h"
 #include "firn/canary.h"
 
 namespace firn {
@@ -234,6 +235,22 @@ Result<bool> EngineImpl::written(Lock& lock, Block& block, uint64_t address, CUs
   end_recipe(*named);
   if (named->remake_reads.empty()) named->word.clear(word::recipes);
   return true;
+}
+
+/// A touch of a block that the processor uses: a little of the wait for its end.
+Result<void> EngineImpl::await_host_use(Lock& lock, Block& block) {
+  if (block.at_host->thread == std::this_thread::get_id())
+    return make_error(Code::invalid_argument, 0,
+                      fmt::format("block {:#x} ({} bytes) is used on the device by the thread that "
+                                  "uses it in host memory: end_on_host() comes first",
+                                  block.address, size_t{block.requested}));
+  // (Who uses it there may wait for the room that this thread holds.)
+  const int mine = thread_holds();
+  waiting_holds_ += mine;
+  pump_locked();
+  wait(lock, poll_ns);
+  waiting_holds_ -= mine;
+  return {};
 }
 
 /// The error for a thread that waited for a block whose bytes cannot be had now.

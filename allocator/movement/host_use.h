@@ -13,6 +13,9 @@
 namespace firn {
 
 struct HostUse {
+  HostUse(Block& of, bool to_write, std::thread::id asked)
+      : block(of), writes(to_write), thread(asked) {}
+
   Block& block;
   const bool writes;
   const std::thread::id thread;  // that asked for it

@@ -439,7 +439,7 @@ int main(int argc, char** argv) {
     std::printf("no block was ever used in host memory\n");
     failed = 1;
   }
-  std::printf("%llu seeds, %llu failed, %llu uses in host memory\n", (unsigned long long)seeds,
-              (unsigned long long)failed, (unsigned long long)World::used_on_host);
+  std::printf("%llu uses in host memory\n", (unsigned long long)World::used_on_host);
+  std::printf("%llu seeds, %llu failed\n", (unsigned long long)seeds, (unsigned long long)failed);
   return failed ? 1 : 0;
 }

@@ -56,7 +56,7 @@ TEST(ReverseOrder, begins_when_what_is_needed_left_last) {
   EXPECT_FALSE(order.may_fetch());
   order.needed(blocks[31]);
   EXPECT_FALSE(order.may_fetch());
-  order.needed(blocks[28]);  // within the last eighth
+  order.needed(blocks[28]);  // within the last fifth
   EXPECT_TRUE(order.may_fetch());
   order.needed(blocks[3]);
   EXPECT_FALSE(order.may_fetch());

@@ -1,7 +1,7 @@
 // Seeded simulations of the engine, in worker processes.
 //
-//   tags_test                     FIRN_SEEDS seeds (240) of FIRN_OPERATIONS each, FIRN_JOBS workers
-//   tags_test --recipes           so many (150) whose operators can be run again
+//   tags_test                     FIRN_SEEDS seeds (210) of FIRN_OPERATIONS each, FIRN_JOBS workers
+//   tags_test --recipes           so many (105) whose operators can be run again
 //   tags_test --same              the first of them twice, each time in a process of its own, with
 //                                 other addresses: the same events in the same order
 //   tags_test SEED [OPERATIONS]   that seed alone. --hash prints its hash of events, --log what
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
       for (char* at = argv[i] + 6; *at; ) run.only.push_back(std::strtoull(at + 1, &at, 0));
     else numbers.push_back(std::strtoull(argv[i], nullptr, 0));
   }
-  run.seeds = number("FIRN_SEEDS", recipes ? 120 : 240);
+  run.seeds = number("FIRN_SEEDS", recipes ? 105 : 210);
   if (recipes) run.first_seed += seeds_with_recipes;
   if (same) {
     run.seeds = std::min<uint64_t>(number("FIRN_SEEDS", 40), 200);

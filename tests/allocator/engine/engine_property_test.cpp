@@ -2,7 +2,7 @@
 // several devices, from a seed. The model keeps, per block, the seed of the pattern last written to
 // it.
 //
-//   engine_property_test              FIRN_SEEDS (default 280) seeds from 1
+//   engine_property_test              FIRN_SEEDS (default 240) seeds from 1
 //   engine_property_test SEED         that seed alone: the command a failure prints
 #include <algorithm>
 #include <cstdio>
@@ -425,7 +425,7 @@ bool run_seed(uint64_t seed, const char* program) {
 int main(int argc, char** argv) {
   if (argc > 1) return run_seed(std::strtoull(argv[1], nullptr, 0), argv[0]) ? 0 : 1;
   const char* wanted = std::getenv("FIRN_SEEDS");
-  uint64_t seeds = wanted ? std::strtoull(wanted, nullptr, 0) : 280, failed = 0;
+  uint64_t seeds = wanted ? std::strtoull(wanted, nullptr, 0) : 240, failed = 0;
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
     std::fflush(stdout);
     if (!run_seed(seed, argv[0])) ++failed;

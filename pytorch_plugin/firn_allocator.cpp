@@ -133,6 +133,16 @@ class DeviceObserver final : public EngineObserver {
   AllocationLog& log_;
 };
 
+/// Under adversarial spilling everything is dropped that can be made again, if that is asked for.
+Giving giving_of(const Config& config) {
+  switch (config.remake) {
+    case Config::Remake::off: return Giving::none;
+    case Config::Remake::on: return config.adversarial ? Giving::all : Giving::chosen;
+    case Config::Remake::automatic: break;
+  }
+  return config.adversarial ? Giving::none : Giving::chosen;
+}
+
 }  // namespace
 
 Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
@@ -150,7 +160,7 @@ Engine& FirnAllocator::open_engine(c10::DeviceIndex device) {
     // If launches go unseen, so do those of an operator under way when watching begins.
     launches_are_seen_ = runtime->driver().stand_in;
     learn_storage_callers(device);
-    if (config.remake && !give_recipes(config.adversarial ? Giving::all : Giving::chosen))
+    if (!give_recipes(giving_of(config)) && config.remake == Config::Remake::on)
       say("firn: firn_remake: nothing is made again here: Firn is not in front of the driver, and "
           "what is enqueued outside of PyTorch's operators goes unseen. firn run puts it there");
     if (config.adversarial || config.watch_fraction == 0) install_observer(config.adversarial);

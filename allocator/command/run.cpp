@@ -247,7 +247,8 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
                   fmt::format("the software GPU's capacity [{}]", gpu_memory_default))
       ->type_name("SIZE");
   run->add_option("--watch", options.watch, meaning("watch"))->type_name("FRACTION");
-  run->add_option("--remake", options.remake, "on: " + meaning("remake"))
+  run->add_option("--remake", options.remake,
+                  meaning("remake") + " [on, where nothing runs unseen]")
       ->type_name("on|off")
       ->check(CLI::IsMember({"on", "off"}).description(""));
   run->add_option("--relay", options.relay, meaning("relay"))->type_name("MICRO-BATCHES");

@@ -40,7 +40,7 @@ Runtime* start_runtime() {
   if (runtime) {
     if (registered.exchange(true)) return *runtime;
     say_what_pytorch_was_told();
-    if (config->remake)
+    if (config->remake == Config::Remake::on)
       say_now("firn: firn_remake: nothing is made again here: calls of the driver do not show what an "
               "operator reads and makes. With Firn's PyTorch package they do");
     if (config->relay != 0)

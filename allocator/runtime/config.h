@@ -29,7 +29,9 @@ struct Config {
   bool allow_tmpfs = false;
   bool encrypt = false;
   bool places = true;                   // lifetimes: blocks that never leave have planned places
-  bool remake = false;                  // results are made again where moving them takes longer
+  // Results are made again where moving them takes longer. Automatic: where nothing runs unseen;
+  // where it is on, it is said that it cannot be done.
+  enum class Remake : uint8_t { off, on, automatic } remake = Remake::automatic;
   unsigned relay = 0;                   // Python: micro-batches of firn.relay by itself; 0: without
   bool adversarial = false;             // tests: spill every unpinned block when no operator runs
   std::string verify = "off";           // off | host: sums of host memory | all: of the device too

@@ -74,6 +74,26 @@ std::string take_flag(bool& to, std::string_view value) {
   return {};
 }
 
+std::string take_remake(Config& config, std::string_view value) {
+  bool on = false;
+  if (value == "automatic")
+    config.remake = Config::Remake::automatic;
+  else if (std::string trouble = take_flag(on, value); !trouble.empty())
+    return trouble + ", automatic";
+  else
+    config.remake = on ? Config::Remake::on : Config::Remake::off;
+  return {};
+}
+
+std::string show_remake(const Config& config) {
+  switch (config.remake) {
+    case Config::Remake::off: return "0";
+    case Config::Remake::on: return "1";
+    case Config::Remake::automatic: break;
+  }
+  return "automatic";
+}
+
 /// Also takes a flag, as it once was: true is all.
 std::string take_verify(Config& config, std::string_view value) {
   bool all = false;
@@ -261,11 +281,10 @@ const KnobBinding table[] = {
       "0 to compare: every block has memory of its own"},
      [](Config& c, std::string_view v) { return take_flag(c.places, v); },
      [](const Config& c) { return show_flag(c.places); }},
-    {{"remake", "flag", "0",
+    {{"remake", "automatic|1|0", "automatic",
       "PyTorch: results that an operator makes again sooner than they move leave without a copy",
-      "1 to try it, where an iteration waits for the link"},
-     [](Config& c, std::string_view v) { return take_flag(c.remake, v); },
-     [](const Config& c) { return show_flag(c.remake); }},
+      "0 if all is to be moved; 1 to hear where nothing can be made again"},
+     take_remake, show_remake},
     {{"relay", "micro-batches", "0",
       "PyTorch: each of a model's repeated layers runs over so many parts of the batch, and again "
       "in the backward pass, before the next one does (0: not so)",

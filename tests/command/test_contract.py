@@ -41,13 +41,13 @@ def ran(firn, program, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("remake", ["on", "off"])
-def test_the_preload_library_says_that_it_makes_nothing_again(firn, program, remake):
-    result = firn("run", "--device", "software", "--gpu-memory", "1GiB", "--remake", remake, "--",
+@pytest.mark.parametrize("words", [["--remake", "on"], ["--remake", "off"], []])
+def test_the_preload_library_says_that_it_makes_nothing_again_if_asked_for_it(firn, program, words):
+    result = firn("run", "--device", "software", "--gpu-memory", "1GiB", *words, "--",
                   program, "4", "1")
     assert result.returncode == 0, result.stderr
     said = "firn_remake: nothing is made again here" in result.stderr
-    assert said == (remake == "on"), result.stderr
+    assert said == (words == ["--remake", "on"]), result.stderr
 
 
 @pytest.mark.parametrize("relay", ["8", "0"])

@@ -177,7 +177,7 @@ TEST_F(ConfigTest, EveryKnobIsReadFromWordsAndFromTheEnvironment) {
       {"policy", "age"},       {"store", "threads"},     {"store_size", "1TiB"},
       {"depth", "16"},         {"piece", "4MiB"},        {"watch", "0.25"},
       {"spare", "0.5"},        {"spread", "all"},       {"places", "0"},
-      {"remake", "1"},         {"relay", "8"},
+      {"remake", "0"},         {"relay", "8"},
       {"stats", "/x/%p.json"}, {"trace", "t.csv"},       {"driver", "/x/libcuda.so.1"},
       {"encrypt", "1"},        {"looks", "all"},         {"copy_gate", "0"},
       {"io_patience", "5s"},   {"free_waits", "1"},      {"fallback", "native"},

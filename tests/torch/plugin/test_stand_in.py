@@ -92,6 +92,10 @@ def test_where_launches_go_unseen_nothing_is_made_again_and_it_is_said(run, runt
     assert ("firn_remake: nothing is made again here" in done.stderr) != in_front, done.stderr
 
 
+def test_where_launches_go_unseen_and_nobody_asked_nothing_is_said(run):
+    assert "firn_remake" not in run(USED).stderr
+
+
 def test_preloaded_with_the_package_asked_for(run, preloaded):
     assert run(IN_FRONT, **preloaded).stderr == ""
 

@@ -122,6 +122,7 @@ Remade remake(const ProgramTrace& trace, const MachineOptions& machine) {
   remade.values = choice.rewritten.values;
   remade.bytes = choice.rewritten.bytes;
   remade.again_s = static_cast<double>(choice.rewritten.ns) * 1e-9;
+  if (remade.values) remade.faster = 1 - choice.chosen_ns / choice.alone_ns;
   remade.trace =
       choice.rewritten.values ? Writer(trace, choice.rewritten.operators).write() : trace;
   return remade;

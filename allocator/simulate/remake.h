@@ -14,6 +14,7 @@ struct Remade {
   uint64_t values = 0, bytes = 0;  // of the program's: they end early, and are made again
   double again_s = 0;              // what runs again takes, in an iteration
   double choice_s = 0;             // processor time of choosing
+  double faster = 0;               // as rehearsed: part of an iteration that only moves
 };
 
 /// The trace as operators; those of `trace` are numbered by their kernels.

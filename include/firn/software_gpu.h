@@ -95,6 +95,8 @@ typedef struct FirnGpuCounts {
   uint64_t used_bytes_peak;                  // both together, at most
   uint64_t frames, mapped_bytes, streams, events, host_registered_bytes;
   uint64_t kernels, copies, copied_bytes;
+  uint64_t copied_to_device_bytes;  // of these, from host memory
+  uint64_t copied_to_host_bytes;    // from this device to host memory
 } FirnGpuCounts;
 int firnGpuCounts(int device, FirnGpuCounts* counts);
 /// Addresses that are reserved (cuMemAddressReserve) and not given back, of the whole process.

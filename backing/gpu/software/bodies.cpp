@@ -30,10 +30,15 @@ void model(Body& body, size_t bytes, int to_device, int from_device) {
   body.latency_ns = config.link_latency_ns;
 }
 
-void count(int device, size_t bytes) {
+/// Which way a copy goes over the link to the host, if it does.
+enum class Crossing : uint8_t { none, to_device, to_host };
+
+void count(int device, size_t bytes, Crossing crossing) {
   Device& of = gpu().device(device);
   ++of.copies;
   of.copied_bytes += bytes;
+  if (crossing == Crossing::to_device) of.copied_to_device_bytes += bytes;
+  if (crossing == Crossing::to_host) of.copied_to_host_bytes += bytes;
 }
 
 struct Launch {
@@ -157,11 +162,16 @@ CUresult copy_body(const Rows& rows, Side to_side, Side from_side, int device, B
                             rows.from_reach < 0 ? device : rows.from_reach)))
     return CUDA_ERROR_INVALID_VALUE;
   const int counted = to_device >= 0 ? to_device : from_device >= 0 ? from_device : device;
+  const bool to_host = to_device < 0 || of_host_frames(rows.to);
+  const bool from_host = from_device < 0 || of_host_frames(rows.from);
+  const Crossing crossing = to_host == from_host ? Crossing::none
+                            : from_host          ? Crossing::to_device
+                                                 : Crossing::to_host;
   body->type = node_memcpy;
   model(*body, rows.total(), to_device, from_device);
   body->bytes = rows.total();
   body->ranges = {{rows.to, rows.to_span()}, {rows.from, rows.from_span()}};
-  body->settle = [counted, total = rows.total()] { count(counted, total); };
+  body->settle = [counted, total = rows.total(), crossing] { count(counted, total, crossing); };
   if (gpu().config.tags) make_tag_copy(rows, body);
   if (gpu().config.no_bytes) return CUDA_SUCCESS;
   body->run = [rows] { move_rows(rows); };

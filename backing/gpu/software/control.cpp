@@ -115,6 +115,8 @@ FIRN_GPU_API int firnGpuCounts(int device, FirnGpuCounts* counts) {
   counts->kernels = d.kernels;
   counts->copies = d.copies;
   counts->copied_bytes = d.copied_bytes;
+  counts->copied_to_device_bytes = d.copied_to_device_bytes;
+  counts->copied_to_host_bytes = d.copied_to_host_bytes;
   return 0;
 }
 

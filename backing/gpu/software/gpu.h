@@ -62,6 +62,7 @@ struct Device {
   unsigned primary_flags = 0;
   Link to_device, to_host, within;
   uint64_t kernels = 0, copies = 0, copied_bytes = 0;
+  uint64_t copied_to_device_bytes = 0, copied_to_host_bytes = 0;  // of them, over the link
   uint64_t default_pool = 0, current_pool = 0;
 };
 

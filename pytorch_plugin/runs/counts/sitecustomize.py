@@ -3,32 +3,22 @@ software GPU's own counts to the file that TEST_COUNTS_FILE names. Forked childr
 The sitecustomize module that this one hides is run too."""
 
 import atexit
-import ctypes
 import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
 
-FIELDS = ("frame_bytes", "frame_bytes_peak", "malloc_bytes", "malloc_bytes_peak", "used_bytes_peak",
-          "frames", "mapped_bytes", "streams", "events", "host_registered_bytes", "kernels",
-          "copies", "copied_bytes")
-
-
-class Counts(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in FIELDS]
+import software_counts
 
 
 def write_counts(path, owner):
     if os.getpid() != owner:
         return
-    with open("/proc/self/maps") as maps:
-        loaded = any(line.rstrip().endswith("/software/libcuda.so.1") for line in maps)
-    counts = Counts()
-    if not loaded or ctypes.CDLL("libcuda.so.1").firnGpuCounts(0, ctypes.byref(counts)) != 0:
-        return
-    with open(path, "w") as file:
-        json.dump({name: getattr(counts, name) for name in FIELDS}, file)
+    found = software_counts.read()
+    if found is not None:
+        with open(path, "w") as file:
+            json.dump(found, file)
 
 
 if "TEST_COUNTS_FILE" in os.environ and "LD_PRELOAD" in os.environ:

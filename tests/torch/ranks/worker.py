@@ -6,31 +6,27 @@ between two allocators, all else must not.
 """
 
 import argparse
-import ctypes
 import gc
 import os
 import pathlib
+import sys
 
 import torch
 import torch.distributed as dist
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "pytorch_plugin/runs/counts"))
 
 import collectives
 import crossing
 import nccl_collectives
 import nccl_more
 import parallel
+import software_counts
 import training
-
-USED_BYTES_PEAK = 4  # of FirnGpuCounts, all uint64 (include/firn/software_gpu.h)
-
 
 def device_bytes_peak():
     """By the software GPU's own count, which knows nothing of Firn."""
-    counts = (ctypes.c_uint64 * 13)()
-    found = ctypes.CDLL("libcuda.so.1").firnGpuCounts(torch.cuda.current_device(),
-                                                      ctypes.byref(counts))
-    assert found == 0
-    return counts[USED_BYTES_PEAK]
+    return software_counts.read(torch.cuda.current_device())["used_bytes_peak"]
 
 
 def said_by(case, steps):

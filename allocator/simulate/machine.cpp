@@ -119,7 +119,7 @@ Result<void> Machine::start_engine() {
   engine.context = context_;
   engine.budget_bytes = options_.gpu_bytes / granule_bytes * granule_bytes;
   engine.host_bytes = options_.host_bytes;
-  engine.piece_bytes = options_.piece_bytes;
+  engine.piece_bytes = options_.piece();
   engine.watch_fraction = options_.watch_fraction;
   engine.policy = options_.policy == ComparedPolicy::age ? Policy::age : Policy::lifetime;
   if (options_.policy == ComparedPolicy::oracle) baseline_ = std::make_unique<Oracle>();

@@ -33,8 +33,15 @@ struct MachineOptions {
   ComparedPolicy policy = ComparedPolicy::age;
   double spare_fraction = 1. / 16;       // see EngineOptions
   bool driver_costs = true;              // mapping calls take the time they take on an A100
-  uint64_t piece_bytes = 32u << 20;      // see EngineOptions
+  uint64_t piece_bytes = 0;              // see EngineOptions; 0: as piece() says
   double watch_fraction = 0;             // see EngineOptions; 0: every use is seen from the start
+
+  /// The engine has four spans of 32 MiB on the way to the store at most, and each request keeps one
+  /// SSD busy: where there are several, pieces are those of programs. One SSD is as busy with larger
+  /// ones, which are less work to simulate.
+  uint64_t piece() const {
+    return piece_bytes != 0 ? piece_bytes : ssds > 1 ? EngineOptions{}.piece_bytes : 32u << 20;
+  }
 };
 
 /// The engine's clock. While the program waits, it does the service thread's work: pump() before

@@ -19,7 +19,8 @@ lifetimes::RehearsalMachine rehearsal_machine(const MachineOptions& machine) {
   to.page_bytes = page_bytes;
   to.capacity = machine.gpu_bytes / page_bytes;
   to.host = machine.host_bytes / page_bytes;
-  to.piece = to.span = machine.piece_bytes / page_bytes;
+  to.piece = machine.piece() / page_bytes;
+  to.span = EngineOptions{}.span_bytes / page_bytes;
   to.bytes_s[0] = to.bytes_s[1] = machine.link_bytes_s;
   to.bytes_s[2] = machine.ssd_write_bytes_s * machine.ssds;
   to.bytes_s[3] = machine.ssd_read_bytes_s * machine.ssds;

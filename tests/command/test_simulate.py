@@ -139,6 +139,21 @@ def test_ping_pong_is_bound_by_the_link(firn, policy):
     assert found["peak_device_bytes"] == 32 << 20
 
 
+def test_many_ssds_are_as_busy_as_one(firn, tmp_path):
+    """4 GiB in 32 tensors, each written in turn, on a GPU of 2 GiB with no host memory but for
+    staging: eight SSDs of 1 GB/s each way have as much to do as one of 8 GB/s."""
+    (tmp_path / "t.tensors.csv").write_text("tensor,bytes,kind\n" + "".join(
+        f"{i},{128 << 20},persistent\n" for i in range(32)))
+    (tmp_path / "t.kernels.csv").write_text("kernel,name,duration_ns,inputs,outputs\n" + "".join(
+        f"{i},k,1000000,,{i}\n" for i in range(32)))
+    one, many = (simulated(firn, tmp_path / "t", "--gpu-memory", "2GiB", "--pcie", "55GB/s",
+                           "--iterations", "4", "--ssds", str(ssds), "--ssd-read", f"{8 // ssds}GB/s",
+                           "--ssd-write", f"{8 // ssds}GB/s", "--no-driver-costs")
+                 for ssds in (1, 8))
+    assert one["bytes_written"] > 0 and many["bytes_written"] > 0
+    assert many["steady_s"] == pytest.approx(one["steady_s"], rel=.1)
+
+
 def test_what_is_allocated_next_is_mapped_while_the_kernel_runs(firn, tmp_path):
     """Every kernel of 1 ms writes a tensor of another size; two fit, and all frames are kept. Each
     allocation takes the driver's calls: in the program's time by age, in the kernels' by

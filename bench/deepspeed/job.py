@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""A GPT trained by DeepSpeed, on one rank: an ordinary script, which knows nothing of Firn.
+
+  job.py --stage 2|3 [--offload none|optimizer|all|nvme] [--folder DIR] [--steps N] [--layers N]
+         [--width N] [--batch N] [--length N]
+
+bf16 as DeepSpeed has it (parameters and gradients in bf16, AdamW on masters in fp32), the same data
+in every run. `optimizer`: the optimizer's states and its updates are in host memory (ZeRO-Offload);
+`all`: parameters too; `nvme`: both in DIR (ZeRO-Infinity). Prints "loss" of each step, behind each
+step "step" with what the software GPU counted until then, and in the end "sha256" of all
+parameters, and "peak", the most that PyTorch allocated in the second half of the steps.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+
+import software_counts
+import torch
+import torch.nn.functional as F
+
+WORDS = 4096
+HEADS = 8
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.before_attention, self.before_mlp = (torch.nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (part.view(batch, length, HEADS, width // HEADS).transpose(1, 2)
+                   for part in self.qkv(self.before_attention(x)).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.before_mlp(x))))
+
+
+class Gpt(torch.nn.Module):
+    def __init__(self, layers, width):
+        super().__init__()
+        self.token = torch.nn.Embedding(WORDS, width)
+        self.layers = torch.nn.ModuleList(Layer(width) for _ in range(layers))
+        self.head = torch.nn.Linear(width, WORDS, bias=False)
+
+    def forward(self, tokens, wanted):
+        x = self.token(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(self.head(x).float().view(-1, WORDS), wanted.reshape(-1))
+
+
+def config(given):
+    zero = {"stage": given.stage}
+    host = {"device": "cpu", "pin_memory": True}
+    if given.offload == "nvme":
+        host = {"device": "nvme", "nvme_path": given.folder, "pin_memory": True,
+                "buffer_size": 16 << 20}
+    if given.offload != "none":
+        # (An optimizer of DeepSpeed's on NVMe works through a buffer for a part of the states.)
+        zero["offload_optimizer"] = {**host, "buffer_count": 4} if given.offload == "nvme" else host
+        zero["offload_optimizer"].pop("buffer_size", None)
+    if given.offload in ("all", "nvme"):
+        zero["offload_param"] = host
+    return {"train_micro_batch_size_per_gpu": given.batch, "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+            "zero_force_ds_cpu_optimizer": False, "zero_optimization": zero}
+
+
+def parameters(model, stage):
+    """All of them, in order, wherever DeepSpeed keeps them."""
+    import deepspeed
+    for each in model.parameters():
+        if stage < 3:
+            yield each
+        else:
+            with deepspeed.zero.GatheredParameters([each]):
+                yield each
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stage", type=int, choices=(2, 3), required=True)
+    parser.add_argument("--offload", choices=("none", "optimizer", "all", "nvme"), default="none")
+    parser.add_argument("--folder", help="of --offload nvme")
+    for name, default in (("steps", 8), ("layers", 8), ("width", 512), ("batch", 8),
+                          ("length", 128)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=os.environ.get("MASTER_PORT", "29611"))
+    import deepspeed
+
+    torch.manual_seed(0)
+    model = Gpt(given.layers, given.width)
+    print("parameters", sum(each.numel() for each in model.parameters()))
+    deepspeed.init_distributed("nccl")
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
+                                      config=config(given))
+    for step in range(given.steps):
+        if step == given.steps // 2:
+            torch.cuda.reset_peak_memory_stats()
+        tokens = torch.randint(0, WORDS, (given.batch, given.length + 1),
+                               generator=torch.Generator().manual_seed(step)).cuda()
+        loss = engine(tokens[:, :-1], tokens[:, 1:])
+        engine.backward(loss)
+        engine.step()
+        torch.cuda.synchronize()
+        print("loss", repr(float(loss)), flush=True)
+        print("step", json.dumps(software_counts.read()), flush=True)
+    print("peak", torch.cuda.max_memory_allocated())
+    digest = hashlib.sha256()
+    for each in parameters(engine.module, given.stage):
+        digest.update(each.detach().float().cpu().numpy().tobytes())
+    print("sha256", digest.hexdigest())
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

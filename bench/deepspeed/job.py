@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A GPT trained by DeepSpeed, on one rank: an ordinary script, which knows nothing of Firn.
 
-  job.py --stage 2|3 [--offload none|optimizer|all|nvme] [--folder DIR] [--steps N] [--layers N]
+  job.py --stage 0|2|3 [--offload none|optimizer|all|nvme] [--folder DIR] [--steps N] [--layers N]
          [--width N] [--batch N] [--length N]
 
 bf16 as DeepSpeed has it (parameters and gradients in bf16, AdamW on masters in fp32), the same data
-in every run. `optimizer`: the optimizer's states and its updates are in host memory (ZeRO-Offload);
+in every run. Stage 0: by PyTorch alone, with its fused AdamW, a tensor of states for each parameter
+where DeepSpeed has one for all of them. `optimizer`: the optimizer's states and its updates are in host memory (ZeRO-Offload);
 `all`: parameters too; `nvme`: both in DIR (ZeRO-Infinity). Prints "loss" of each step, behind each
 step "step" with what the software GPU counted until then, and in the end "sha256" of all
 parameters, and "peak", the most that PyTorch allocated in the second half of the steps.
@@ -22,6 +23,9 @@ import torch.nn.functional as F
 
 WORDS = 4096
 HEADS = 8
+RATE = 1e-3
+# Elements of the buffers for gradients: by default 500 million, 1 GB, as for larger models.
+BUCKET = 1 << 21
 
 
 class Layer(torch.nn.Module):
@@ -55,7 +59,8 @@ class Gpt(torch.nn.Module):
 
 
 def config(given):
-    zero = {"stage": given.stage}
+    zero = {"stage": given.stage, "reduce_bucket_size": BUCKET,
+            "allgather_bucket_size": BUCKET}
     host = {"device": "cpu", "pin_memory": True}
     if given.offload == "nvme":
         host = {"device": "nvme", "nvme_path": given.folder, "pin_memory": True,
@@ -67,17 +72,50 @@ def config(given):
     if given.offload in ("all", "nvme"):
         zero["offload_param"] = host
     return {"train_micro_batch_size_per_gpu": given.batch, "bf16": {"enabled": True},
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+            "optimizer": {"type": "AdamW", "params": {"lr": RATE, "torch_adam": True}},
             "zero_force_ds_cpu_optimizer": False, "zero_optimization": zero}
+
+
+class Plain:
+    """A step of the same precision, without DeepSpeed."""
+
+    def __init__(self, model):
+        self.module = model.cuda().bfloat16()
+        self._masters = [each.detach().float() for each in self.module.parameters()]
+        self._optimizer = torch.optim.AdamW(self._masters, lr=RATE, fused=True)
+
+    def __call__(self, *given):
+        return self.module(*given)
+
+    @staticmethod
+    def backward(loss):
+        loss.backward()
+
+    def step(self):
+        for each, master in zip(self.module.parameters(), self._masters):
+            master.grad, each.grad = each.grad.float(), None
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        with torch.no_grad():
+            for each, master in zip(self.module.parameters(), self._masters):
+                each.copy_(master)
+
+
+def by_deepspeed(model, given):
+    import deepspeed
+    deepspeed.init_distributed("nccl")
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
+                                      config=config(given))
+    return engine
 
 
 def parameters(model, stage):
     """All of them, in order, wherever DeepSpeed keeps them."""
-    import deepspeed
     for each in model.parameters():
         if stage < 3:
             yield each
         else:
+            import deepspeed
             with deepspeed.zero.GatheredParameters([each]):
                 yield each
 
@@ -85,7 +123,7 @@ def parameters(model, stage):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", type=int, choices=(2, 3), required=True)
+    parser.add_argument("--stage", type=int, choices=(0, 2, 3), required=True)
     parser.add_argument("--offload", choices=("none", "optimizer", "all", "nvme"), default="none")
     parser.add_argument("--folder", help="of --offload nvme")
     for name, default in (("steps", 8), ("layers", 8), ("width", 512), ("batch", 8),
@@ -94,14 +132,10 @@ def main():
     given = parser.parse_args()
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=os.environ.get("MASTER_PORT", "29611"))
-    import deepspeed
-
     torch.manual_seed(0)
     model = Gpt(given.layers, given.width)
     print("parameters", sum(each.numel() for each in model.parameters()))
-    deepspeed.init_distributed("nccl")
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
-                                      config=config(given))
+    engine = by_deepspeed(model, given) if given.stage else Plain(model)
     for step in range(given.steps):
         if step == given.steps // 2:
             torch.cuda.reset_peak_memory_stats()
@@ -118,7 +152,8 @@ def main():
     for each in parameters(engine.module, given.stage):
         digest.update(each.detach().float().cpu().numpy().tobytes())
     print("sha256", digest.hexdigest())
-    torch.distributed.destroy_process_group()
+    if given.stage:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

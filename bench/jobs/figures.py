@@ -5,9 +5,9 @@
              [--budgets 100,90,...] [--columns remake,...] [--out DIR] [--keep DIR]
              [--iterations N] [--firn BINARY]
   figures.py --depth bert-large,... [--budget 40GiB] [--layers 12,24,48,96]
-  figures.py --published teraio,teraio-ways,teraio-lifetimes,ssdtrain,ssdtrain-rok,
-                         l2l,l2l-batches,l2l-depths,l2l-many [--jobs NAME,...] [--batches N,...]
-                         [--layers N,...]
+  figures.py --published teraio,teraio-ways,teraio-lifetimes,teraio-bandwidth,ssdtrain,
+                         ssdtrain-rok,l2l,l2l-batches,l2l-depths,l2l-many [--jobs NAME,...]
+                         [--batches N,...] [--layers N,...]
   figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
 
 Traces come from record.py (fake tensors, times by a roofline), or are those that `firn run --trace
@@ -52,10 +52,11 @@ KEYS = {"jobs": ("job", "machine", "ssds"), "depth": ("job", "machine", "budget_
         "rok": ("job",), "lifetimes": ("job", "machine"),
         "teraio_ways": ("job", "machine", "batch", "length", "way", "micro_batches"),
         "l2l": ("job", "machine"), "l2l_batches": ("job", "machine"),
-        "l2l_depths": ("job", "machine"), "l2l_many": ("job", "machine")}
+        "l2l_depths": ("job", "machine", "layers"), "l2l_many": ("job", "machine"),
+        "teraio_bandwidth": ("job", "machine", "batch", "length", "ssds")}
 
-PUBLISHED = ("teraio", "teraio-ways", "teraio-lifetimes", "ssdtrain", "ssdtrain-rok", "l2l",
-             "l2l-batches", "l2l-depths", "l2l-many")
+PUBLISHED = ("teraio", "teraio-ways", "teraio-lifetimes", "teraio-bandwidth", "ssdtrain",
+             "ssdtrain-rok", "l2l", "l2l-batches", "l2l-depths", "l2l-many")
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
@@ -197,6 +198,11 @@ def tasks(given: argparse.Namespace, runner: runs.Runner):
         for job in dict.fromkeys(each[0] for each in published.TERAIO_WAYS):
             if job in given.jobs or no_jobs:
                 yield "lifetimes", lambda job=job: published.teraio_lifetimes(runner, job)
+    if "teraio-bandwidth" in given.published:
+        for name in ("teraio", "teraio-titan"):
+            for ssds in published.TERAIO_SSDS:
+                yield "teraio_bandwidth", lambda name=name, ssds=ssds: \
+                    published.teraio_bandwidth(runner, name, ssds)
     if "ssdtrain" in given.published:
         for job in (each for each in published.SSDTRAIN_JOBS if each in given.jobs or no_jobs):
             yield "ssdtrain", lambda job=job: published.ssdtrain(runner, job)
@@ -206,11 +212,11 @@ def tasks(given: argparse.Namespace, runner: runs.Runner):
     if "l2l" in given.published:
         for job in (each for each in l2l.ORDER_JOBS if each in given.jobs or no_jobs):
             yield "l2l", lambda job=job: l2l.orders(runner, job, machine)
-    for system, find, of in (("l2l-batches", l2l.batches, given.batches),
-                             ("l2l-depths", l2l.depths, given.layers)):
-        if system in given.published:
-            yield system.replace("-", "_"), lambda find=find, of=of: find(
-                runner, gpus.MACHINES["v100"], of)
+    if "l2l-batches" in given.published:
+        yield "l2l_batches", lambda: l2l.batches(runner, gpus.MACHINES["v100"], given.batches)
+    if "l2l-depths" in given.published:
+        for count in given.layers:
+            yield "l2l_depths", lambda count=count: l2l.depth(runner, gpus.MACHINES["v100"], count)
     if "l2l-many" in given.published:
         yield "l2l_many", lambda: l2l.many_parameters(runner, gpus.MACHINES["v100"])
     if given.depth or given.published or given.again:

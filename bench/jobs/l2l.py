@@ -4,9 +4,9 @@ by 40 %, a device batch of 256, memory that does not grow with depth.
 
 orders(): jobs on the H200 as they are, recomputed, with eager updates (also with values that Firn
 makes again), and in L2L's order (relay), each as a part of the plain job's speed with unlimited
-memory. batches(), depths(): BERT-Large on the V100: a loop that accumulates gradients in the
-largest parts that fit the GPU, beside the relay with Firn. many_parameters(): a GPT of 50 B on
-the same GPU, with 512 GiB of host memory.
+memory. batches(), depth(): BERT-Large on the V100: a loop that accumulates gradients in the
+largest parts that fit the GPU, beside the relay with Firn; and the relay of more and more layers.
+many_parameters(): a GPT of 50 B on the same GPU, with 512 GiB of host memory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ TARGETS = {"gpt-8192": 0.67, "llama3-8b": 0.77, "bert-16384": 0.68}      # at 20
 BATCHES = (2, 16, 64, 256)
 PART = 16                      # sequences of a relay's parts, of LENGTH tokens
 DEEP_BATCH, DEEP_PARTS = 32, 2
+# Through all depths: this budget, which is little above what the largest kernel needs.
+DEEP_BUDGET = 1800 << 20
+BISECTED = 48                  # layers up to which the least budget is looked for, too
+AHEAD = 8                      # kernels that a program enqueues ahead of the running one
 LENGTH = 512
 MANY = ("gpt-50b", 4, 512)     # the job, its parts, GiB of host memory (the paper's)
 
@@ -63,13 +67,14 @@ def orders(runner: Runner, job: str, machine: gpus.Machine, percents: tuple[int,
     return row
 
 
-def least(runner: Runner, found: Recorded, machine: gpus.Machine, steps: int = 5) -> dict[str, Any]:
+def least(runner: Runner, found: Recorded, machine: gpus.Machine, steps: int = 5,
+          run_ahead: int = 0) -> dict[str, Any]:
     """By bisection: the least budget, within the GPU's memory, at which a step takes at most 1 %
     longer than with unlimited memory, and that run."""
     ran: dict[int, dict[str, Any]] = {}
 
     def takes_s(budget: int) -> float:
-        ran[budget] = runner.simulate(found.prefix, budget, machine)
+        ran[budget] = runner.simulate(found.prefix, budget, machine, run_ahead=run_ahead)
         return ran[budget].get("steady_s", math.inf)
 
     most = min(machine.budget_bytes, found.summary["peak_bytes"])
@@ -104,16 +109,23 @@ def batches(runner: Runner, machine: gpus.Machine, sizes: Sequence[int]) -> dict
             "times": "roofline", "length": LENGTH, "native_batch": native, "rows": rows}
 
 
-def depths(runner: Runner, machine: gpus.Machine, layers: Sequence[int]) -> dict[str, Any]:
-    """The same batch through more and more layers."""
-    rows = []
-    for count in layers:
-        relay = runner.record("bert-large", machine.gpu.name, "relay", batch=DEEP_BATCH,
-                              length=LENGTH, micro_batches=DEEP_PARTS, layers=count)
-        rows.append({"layers": count, **_kept(relay), **least(runner, relay, machine)})
-    return {"job": "bert-large", "machine": machine.name, "words": machine.words(),
-            "times": "roofline", "length": LENGTH, "batch": DEEP_BATCH, "parts": DEEP_PARTS,
-            "rows": rows}
+def depth(runner: Runner, machine: gpus.Machine, layers: int) -> dict[str, Any]:
+    """A batch through so many layers: at one budget for all depths, and the least one. By a program
+    that waits for each of its kernels, and by one that enqueues some ahead, as PyTorch's do: the
+    driver's calls that map memory make a first kernel behind them late, and no other."""
+    relay = runner.record("bert-large", machine.gpu.name, "relay", batch=DEEP_BATCH,
+                          length=LENGTH, micro_batches=DEEP_PARTS, layers=layers)
+    row: dict[str, Any] = {"job": "bert-large", "machine": machine.name, "words": machine.words(),
+                           "times": "roofline", "length": LENGTH, "batch": DEEP_BATCH,
+                           "parts": DEEP_PARTS, "layers": layers}
+    if relay.error:
+        return {**row, "error": relay.error}
+    row |= {**_kept(relay), "budget_bytes": DEEP_BUDGET, "ahead_kernels": AHEAD}
+    for name, ahead in (("waiting", 0), ("ahead", AHEAD)):
+        row[name] = runner.simulate(relay.prefix, DEEP_BUDGET, machine, run_ahead=ahead)
+        if layers <= BISECTED:
+            row["least_" + name] = least(runner, relay, machine, run_ahead=ahead)
+    return row
 
 
 def many_parameters(runner: Runner, machine: gpus.Machine, job: str = MANY[0]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ kernels at a roofline's speed and at what published training reaches on this GPU
 of the speed with unlimited memory, is the mean over its cases. Beside Firn runs `--policy greedy`,
 a plan like the one it publishes, on the same trace. teraio_way(): the steps that are larger than
 6 x 2,048 tokens in parts whose gradients accumulate, recomputed, or in L2L's order (relay_way.py).
+teraio_bandwidth(): Llama 3 8B, 8 x 2,048 in one batch, with fewer and with more SSDs.
 
 SSDTrain: GPT, BERT and T5 at hidden 8192, 12288 and 16384 with 4, 3 and 2 layers, batch 16 of 1,024
 tokens, on two A100 of 40 GB (tensor parallel 2) with four Optane SSDs. Its figure is how much less
@@ -17,6 +18,7 @@ of them by moving alone, and by making again as well.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable
 
 import gpus
@@ -35,6 +37,7 @@ TERAIO_WAYS = tuple((job, machine, batch, way, parts) for job, ways in (
     ("granite-8b-tp2", ((8, "plain", 2), (8, "plain", 4), (8, "recompute", 1), (8, "relay", 4))),
     ("llama3-70b-tp2", ((8, "recompute", 1), (8, "relay", 2), (32, "relay", 4))))
     for batch, way, parts in ways for machine in ("teraio", "teraio-titan"))
+TERAIO_SSDS = (2, 4, 6, 8, 12, 16)      # of 4 GB/s each way: 8 to 64 GB/s
 SSDTRAIN_JOBS = tuple(f"{name}-{hidden}-tp2" for name in ("gpt", "bert", "t5")
                       for hidden in (8192, 12288, 16384))
 ROK_BATCHES = (4, 8, 16)
@@ -71,6 +74,24 @@ def teraio_way(runner: Runner, job: str, name: str, batch: int, way: str, parts:
     row |= {key: found.summary[key] for key in ("seconds", "peak_bytes", "persistent_bytes")}
     for policy in ("lifetime", "greedy"):
         row[policy] = runner.simulate(found.prefix, machine.budget_bytes, machine, policy)
+    return row
+
+
+def teraio_bandwidth(runner: Runner, name: str, ssds: int, job: str = "llama3-8b-tp2",
+                     batch: int = 8) -> dict[str, Any]:
+    """A step that exceeds the memory, at so many SSDs for the GPU."""
+    machine = dataclasses.replace(gpus.MACHINES[name], ssds=ssds)
+    row: dict[str, Any] = {"job": job, "machine": name, "batch": batch, "length": TERAIO_LENGTH,
+                           "ssds": ssds, "write_gbs": machine.write_gbs,
+                           "read_gbs": machine.read_gbs, "times": "roofline",
+                           "words": machine.words(), "budget_bytes": machine.budget_bytes}
+    found = runner.record(job, machine.gpu.name, batch=batch, length=TERAIO_LENGTH)
+    if found.error:
+        return {**row, "error": found.error}
+    row |= {key: found.summary[key] for key in ("seconds", "peak_bytes", "persistent_bytes")}
+    for column in ("bound", "bound_remake", "remake"):
+        row[column] = getattr(runner, column)(found.prefix, machine.budget_bytes, machine)
+    row["lifetime"] = runner.simulate(found.prefix, machine.budget_bytes, machine)
     return row
 
 

@@ -25,6 +25,10 @@ import published_roam  # noqa: E402
 from published_row import Row, command_of, not_measured  # noqa: E402
 
 
+NEAR = .95     # of ideal
+LONGER = .01   # than with unlimited memory
+
+
 def part(row: dict[str, Any], ran: dict[str, Any]) -> float | None:
     return row["seconds"] / ran["steady_s"] if "steady_s" in ran else None
 
@@ -76,10 +80,59 @@ def teraio(found: dict[str, Any]) -> Iterator[Row]:
         yield Row("TERAIO", f"{job}: planning, at most", "31 s (8B) to 397 s (70B)",
                   f"{worst:.2f} s of a processor an iteration", "this processor",
                   command_of(found, "teraio", job))
+    yield from bandwidths(found)
+
+
+def deepspeed(results: pathlib.Path) -> Iterator[Row]:
+    """Of the last results of bench/deepspeed/bytes_moved.py; `results`: their folder."""
+    files = sorted(results.glob("deepspeed-bytes-*.json"))
+    found = json.loads(files[-1].read_text(encoding="utf-8")) if files else \
+        {"cases": [], "left_out": []}
+    for case in found["cases"]:
+        theirs = case["deepspeed"]
+        for ours in case["firn"]:
+            more = ours["to_host"] + ours["to_device"] > theirs["to_host"] + theirs["to_device"]
+            yield Row("TERAIO", f"{case['case']}, bytes over the link in a step, in the "
+                      f"{case['budget_bytes'] / 2**20:.0f} MiB that it reached; with Firn "
+                      f"{ours['way']}, {ours['unlimited']['peak_bytes'] / 2**20:.0f} MiB",
+                      f"no such figure; DeepSpeed here: {_mib(theirs)}", f"{_mib(ours)}; bits "
+                      + ("equal" if ours["equal"] else "differ"),
+                      f"{found['deepspeed']}, GPU in software, {found['machine']['processor']}, "
+                      f"{found['machine']['cores']} cores",
+                      f"{found['command']} ({found['date']})",
+                      "the optimizer's states cross the link, for it runs on the GPU; DeepSpeed "
+                      "steps it on the processor" if more else "")
+    for reason in found["left_out"]:
+        yield not_measured("TERAIO", "bytes over the link in a step", "no such figure", reason)
     yield not_measured("TERAIO", "speed beside ZeRO-Offload and ZeRO-Infinity", "1.47 x",
-                       "DeepSpeed's offloading needs a real GPU")
-    yield not_measured("TERAIO", "SSD bandwidth at which 2 x H100 are near ideal",
-                       "32 to 48 GB/s per GPU", "no sweep of bandwidths was run")
+                       "a step's time needs a real GPU")
+
+
+def _mib(of: dict[str, Any]) -> str:
+    return f"{of['to_host'] / 2**20:.1f} MiB out, {of['to_device'] / 2**20:.1f} in"
+
+
+def bandwidths(found: dict[str, Any]) -> Iterator[Row]:
+    what, theirs = "SSD bandwidth at which 2 x H100 are near ideal", "32 to 48 GB/s per GPU"
+    swept = [row for row in found.get("teraio_bandwidth", []) if "steady_s" in row["lifetime"]]
+    for machine in dict.fromkeys(row["machine"] for row in swept):
+        rows = sorted((row for row in swept if row["machine"] == machine),
+                      key=lambda row: row["ssds"])
+        ran = [f"{row['write_gbs']:g} GB/s: {part(row, row['lifetime']):.3f} moved"
+               + (f" (any mover {part(row, row['bound']):.3f})" if part(row, row["bound"]) else "")
+               + (f", {part(row, row['remake']):.3f} with values made again"
+                  if part(row, row["remake"]) else "") for row in rows]
+        near = {way: next((f"{row['write_gbs']:g} GB/s" for row in rows
+                           if (part(row, row[way]) or 0) >= NEAR), "none of these")
+                for way in ("lifetime", "remake")}
+        yield Row("TERAIO", f"{rows[0]['job']}, {rows[0]['batch']} x {rows[0]['length']}: {what}",
+                  theirs, "; ".join(ran), rows[0]["machine"] + ": " + rows[0]["words"],
+                  command_of(found, "teraio-bandwidth"),
+                  f"{NEAR:g} of ideal by moving from {near['lifetime']}, with values made again "
+                  f"from {near['remake']}")
+    if not swept:
+        yield not_measured("TERAIO", what, theirs,
+                           "figures.py --published teraio-bandwidth was not run")
 
 
 def ssdtrain(found: dict[str, Any]) -> Iterator[Row]:
@@ -132,19 +185,7 @@ def l2l(found: dict[str, Any]) -> Iterator[Row]:
     if not found.get("l2l_batches"):
         yield not_measured("L2L", "BERT-Large: memory and throughput at batches up to 256",
                            "45 % less, 40 % more", "figures.py --published l2l-batches was not run")
-    depths = [row for result in found.get("l2l_depths", []) for row in result["rows"]
-              if "steady_s" in row]
-    if depths:
-        few, many = depths[0], depths[-1]
-        yield Row("L2L", f"BERT-Large, {few['layers']} to {many['layers']} layers: device memory",
-                  "constant", f"{few['budget_bytes'] / 2**30:.2f} to "
-                  f"{many['budget_bytes'] / 2**30:.2f} GiB",
-                  found["l2l_depths"][0]["words"], command_of(found, "l2l-depths"),
-                  "" if many["budget_bytes"] <= 1.1 * few["budget_bytes"] else
-                  "at 1 % longer than with unlimited memory some of a deeper step stays")
-    else:
-        yield not_measured("L2L", "BERT-Large, deeper: device memory", "constant",
-                           "figures.py --published l2l-depths was not run")
+    yield from depths(found)
     for row in (each for each in found.get("l2l", []) if "orders" in each):
         for percent in (50, 20):
             ran = [(order["order"], row["seconds"] / each["steady_s"])
@@ -168,9 +209,37 @@ def l2l(found: dict[str, Any]) -> Iterator[Row]:
         yield not_measured("L2L", what, "runs", "figures.py --published l2l-many was not run")
 
 
+def depths(found: dict[str, Any]) -> Iterator[Row]:
+    ran = sorted((row for row in found.get("l2l_depths", []) if "steady_s" in row.get("ahead", {})),
+                 key=lambda row: row["layers"])
+    if not ran:
+        yield not_measured("L2L", "BERT-Large, deeper: device memory", "constant",
+                           "figures.py --published l2l-depths was not run")
+        return
+    few, many = ran[0], ran[-1]
+    what = f"BERT-Large, {few['layers']} to {many['layers']} layers: device memory"
+    command = command_of(found, "l2l-depths")
+    for way, words in (("ahead", f"{few['ahead_kernels']} kernels enqueued ahead"),
+                       ("waiting", "a program that waits for each kernel")):
+        speeds = [part(row, row[way]) for row in ran]
+        slow = max(1 / each - 1 for each in speeds)
+        yield Row("L2L", f"{what}, {words}", "constant",
+                  f"{few['budget_bytes'] / 2**30:.2f} GiB throughout, at {min(speeds):.4f} to "
+                  f"{max(speeds):.4f} of unlimited speed", few["words"], command,
+                  "" if slow <= LONGER else f"up to {100 * slow:.1f} % longer: the driver's calls "
+                  "that map memory delay the kernel behind them")
+        least = [row["least_" + way] for row in ran if "steady_s" in row.get("least_" + way, {})]
+        if len(least) > 1:
+            bytes_ = [each["budget_bytes"] / 2**30 for each in least]
+            yield Row("L2L", f"{what}, {words}: least for a step at most 1 % longer", "constant",
+                      ", ".join(f"{each:.2f}" for each in bytes_) + " GiB", few["words"], command,
+                      "" if max(bytes_) <= 1.25 * min(bytes_) else
+                      "so much stays that fewer of the driver's calls are needed")
+
+
 def rows(results: pathlib.Path, roam: pathlib.Path) -> list[Row]:
     found = json.loads((results / "jobs.json").read_text(encoding="utf-8"))
-    return [*teraio(found), *ssdtrain(found), *published_roam.rows(roam), *l2l(found)]
+    return [*teraio(found), *deepspeed(results.parent), *ssdtrain(found), *published_roam.rows(roam), *l2l(found)]
 
 
 def main() -> int:

@@ -85,13 +85,15 @@ class Runner:
                         json.loads(done.read_text(encoding="utf-8"))[gpu])
 
     def simulate(self, prefix: str, budget: int, machine: gpus.Machine, policy: str = "lifetime",
-                 remake: bool = False) -> dict[str, Any]:
+                 remake: bool = False, run_ahead: int = 0) -> dict[str, Any]:
+        """`run_ahead`: kernels that the program enqueues ahead of the running one."""
         read, write = gpus.SSDS[machine.ssd]
         ran = subprocess.run(
             [str(self.firn), "simulate", prefix, "--gpu-memory", f"{budget >> 20}MiB", "--ssd-read",
              f"{read}GB/s", "--ssd-write", f"{write}GB/s", "--ssds", str(machine.ssds), "--pcie",
              f"{machine.gpu.link_gbs}GB/s", "--host", f"{machine.host_gib}GiB", "--policy", policy,
              *(("--remake", "on") if remake else ()),
+             *(("--run-ahead", str(run_ahead)) if run_ahead else ()),
              "--iterations", str(self.iterations), "--json"], capture_output=True, text=True)
         if ran.returncode:
             return {"error": _last_line(ran)}

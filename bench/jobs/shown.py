@@ -61,6 +61,14 @@ def show_teraio_way(row: dict[str, Any]) -> None:
                    for name in ("lifetime", "greedy"))])), flush=True)
 
 
+def show_teraio_bandwidth(row: dict[str, Any]) -> None:
+    print(f"{row['job']} on {row['machine']}, {row['batch']} x {row['length']}, "
+          f"{row['write_gbs']:g} GB/s of SSDs: " + (row.get("error") or ", ".join(
+              f"{name} {row['seconds'] / row[name]['steady_s']:.3f}"
+              if "steady_s" in row[name] else f"{name}: {row[name]['error']}"
+              for name in ("lifetime", "bound", "remake", "bound_remake"))), flush=True)
+
+
 def show_ssdtrain(row: dict[str, Any]) -> None:
     print(f"{row['job']}: " + (row.get("error") or
           f"{row['activations_bytes'] / 2**30:.1f} GiB of activations, down by " + ", ".join(
@@ -99,11 +107,19 @@ def show_batches(row: dict[str, Any]) -> None:
 
 
 def show_depths(row: dict[str, Any]) -> None:
-    for each in row["rows"]:
-        print(f"{row['job']}, {each['layers']} layers, batch {row['batch']}: "
-              f"{each['peak_bytes'] / 2**30:.1f} GiB in all; relay " + (each.get("error") or
-              f"in {each['budget_bytes'] / 2**30:.2f} GiB at "
-              f"{each['seconds'] / each['steady_s']:.3f}"), flush=True)
+    print(f"{row['job']}, {row['layers']} layers, batch {row['batch']}" + (
+        f": {row['error']}" if "error" in row else
+        f", {row['peak_bytes'] / 2**30:.1f} GiB in all; relay in "
+        f"{row['budget_bytes'] / 2**30:.2f} GiB"))
+    for name, words in (("waiting", "waiting for each kernel"),
+                        ("ahead", f"{row.get('ahead_kernels')} kernels ahead")):
+        ran, least = row.get(name, {}), row.get("least_" + name, {})
+        if ran:
+            print(f"  {words}: " + (ran.get("error") or
+                  f"{row['seconds'] / ran['steady_s']:.4f}") + (
+                  f"; {row['seconds'] / least['steady_s']:.4f} in "
+                  f"{least['budget_bytes'] / 2**30:.2f} GiB" if "steady_s" in least else ""))
+    sys.stdout.flush()
 
 
 def show_many(row: dict[str, Any]) -> None:
@@ -132,6 +148,6 @@ def show_rok(row: dict[str, Any]) -> None:
 SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {
     "jobs": show_curve, "depth": show_depth, "teraio": show_teraio, "ssdtrain": show_ssdtrain,
     "teraio_ways": show_teraio_way, "rok": show_rok,
-    "lifetimes": show_lifetimes,
+    "lifetimes": show_lifetimes, "teraio_bandwidth": show_teraio_bandwidth,
     "l2l": show_orders, "l2l_batches": show_batches, "l2l_depths": show_depths,
     "l2l_many": show_many}

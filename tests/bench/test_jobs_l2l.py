@@ -13,11 +13,11 @@ GIB = 1 << 30
 
 class MadeRunner:
     """A step takes 1 s for each 8 sequences, 4/3 of it recomputed, and twice as long below half of
-    its peak; the peak is 1 GiB and another one for each sequence of a part, a quarter of that
-    recomputed or relayed."""
+    its peak, or a quarter with kernels enqueued ahead; the peak is 1 GiB and another one for each
+    sequence of a part, a quarter of that recomputed or relayed."""
 
     def __init__(self):
-        self.recorded = []
+        self.recorded, self.ahead = [], []
 
     def record(self, job, gpu, way="plain", **changed):
         import runs
@@ -31,15 +31,24 @@ class MadeRunner:
             "kernels": 10, "seconds": batch / 8 * (4 / 3 if again else 1), "peak_bytes": peak,
             "persistent_bytes": GIB, "largest_kernel_bytes": GIB // 8})
 
-    def simulate(self, prefix, budget, machine, policy="lifetime", remake=False):
+    def simulate(self, prefix, budget, machine, policy="lifetime", remake=False, run_ahead=0):
         del machine, policy
+        self.ahead.append(run_ahead)
         peak, seconds = (float(each) for each in prefix.split())
-        if budget < peak / (8 if remake else 2):
+        if budget < peak / (8 if remake else 4 if run_ahead else 2):
             return {"steady_s": 2 * seconds, "bytes_written": 7}
         return {"steady_s": seconds, "bytes_written": 7}
 
     def remake(self, prefix, budget, machine):
         return self.simulate(prefix, budget, machine, remake=True)
+
+
+class BoundedRunner(MadeRunner):
+    def bound(self, prefix, budget, machine):
+        del prefix, budget
+        return {"steady_s": machine.ssds}
+
+    bound_remake = bound
 
 
 def test_orders_are_parts_of_the_plain_speed():
@@ -94,14 +103,22 @@ def test_batches_beside_the_largest_loop_that_fits():
         runner.recorded
 
 
-def test_depths_share_a_batch():
+def test_depths_share_a_batch_and_a_budget():
     import gpus
     import l2l
     runner = MadeRunner()
-    found = l2l.depths(runner, gpus.MACHINES["v100"], [12, 48])
-    assert [each["layers"] for each in found["rows"]] == [12, 48]
-    assert found["rows"][0]["budget_bytes"] == found["rows"][1]["budget_bytes"]
-    assert [changed["layers"] for _, way, changed in runner.recorded if way == "relay"] == [12, 48]
+    found = [l2l.depth(runner, gpus.MACHINES["v100"], layers) for layers in (12, 48, 192)]
+    assert [each["layers"] for each in found] == [12, 48, 192]
+    assert {each["budget_bytes"] for each in found} == {l2l.DEEP_BUDGET}
+    assert runner.ahead[:2] == [0, 0] and {0, l2l.AHEAD} == set(runner.ahead)
+    few, deeper, deepest = found
+    # The peak is 5 GiB: the budget for all depths is below a half of it.
+    assert few["waiting"]["steady_s"] == 2 * few["seconds"] > few["ahead"]["steady_s"]
+    assert few["least_waiting"]["budget_bytes"] == deeper["least_waiting"]["budget_bytes"] > \
+        few["least_ahead"]["budget_bytes"]
+    assert "least_waiting" not in deepest and "least_ahead" not in deepest
+    assert [changed["layers"] for _, way, changed in runner.recorded if way == "relay"] == \
+        [12, 48, 192]
 
 
 def test_many_parameters_have_the_paper_s_host_memory():
@@ -138,3 +155,13 @@ def test_teraio_s_steps_in_other_ways():
     assert (row["way"], row["micro_batches"], row["length"]) == ("recompute", 1, 2048)
     odd = published.teraio_way(MadeRunner(), "llama3-8b-tp2", "teraio", 8, "plain", 3)
     assert odd["error"] == "no such parts"
+
+
+def test_teraio_s_step_with_more_ssds():
+    import published
+    rows = [published.teraio_bandwidth(BoundedRunner(), "teraio", ssds)
+            for ssds in published.TERAIO_SSDS]
+    assert [each["write_gbs"] for each in rows] == [8, 16, 24, 32, 48, 64]
+    assert {each["budget_bytes"] for each in rows} == {79 << 30}
+    assert "2 SSDs" in rows[0]["words"] and "16 SSDs" in rows[-1]["words"]
+    assert rows[0]["bound"] == {"steady_s": 2} and rows[0]["seconds"] == 1

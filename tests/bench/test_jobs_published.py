@@ -88,14 +88,37 @@ def test_l2l_s_rows_are_reckoned_from_both_runs(rows, tmp_path):
     gib = 2**30
     batch = {"batch": 256, "loop_part": 32, "loop": {"peak_bytes": 16 * gib, "seconds": 2.0},
              "relay": {"budget_bytes": 4 * gib, "steady_s": 2.5}}
-    depth = [{"layers": count, "budget_bytes": 2 * gib, "steady_s": 1.0} for count in (12, 384)]
+    depth = [{"layers": count, "words": "a V100", "budget_bytes": 2 * gib, "ahead_kernels": 8,
+              "seconds": 1.0, "ahead": {"steady_s": 1.005}, "waiting": {"steady_s": 1.02},
+              **({"least_waiting": {"budget_bytes": least * gib, "steady_s": 1.0}}
+                 if least else {})} for count, least in ((384, 0), (12, 2), (96, 4))]
     found = {each.what: each for each in rows(
         {"l2l_batches": [{"words": "a V100", "rows": [batch]}],
-         "l2l_depths": [{"words": "a V100", "rows": depth}]}, tmp_path) if each.system == "L2L"}
+         "l2l_depths": depth}, tmp_path) if each.system == "L2L"}
     assert found["BERT-Large, batch 256: device memory"].ours == "75 % less"
     faster = found["BERT-Large, batch 256: throughput, beside a loop of 32"]
     assert faster.ours == "-20 %" and "recomputed" in faster.why
-    assert found["BERT-Large, 12 to 384 layers: device memory"].ours == "2.00 to 2.00 GiB"
+    what = "BERT-Large, 12 to 384 layers: device memory, "
+    ahead, waiting = (found[what + way] for way in ("8 kernels enqueued ahead",
+                                                    "a program that waits for each kernel"))
+    assert ahead.ours == "2.00 GiB throughout, at 0.9950 to 0.9950 of unlimited speed"
+    assert ahead.why == "" and "2.0 % longer: the driver's calls" in waiting.why
+    least = found[waiting.what + ": least for a step at most 1 % longer"]
+    assert least.ours == "2.00, 4.00 GiB" and "stays" in least.why
+    assert ahead.what + ": least for a step at most 1 % longer" not in found
+
+
+def test_the_bandwidth_that_suffices_is_said(rows, tmp_path):
+    def row(ssds, moved, again):
+        return {"job": "j", "machine": "m", "batch": 8, "length": 2048, "ssds": ssds,
+                "write_gbs": 4.0 * ssds, "words": "a machine", "seconds": 1.0,
+                "lifetime": {"steady_s": 1 / moved}, "bound": {"steady_s": 1 / (moved + .01)},
+                "remake": {"steady_s": 1 / again}, "bound_remake": {"error": "none"}}
+    swept = [row(8, .7, .96), row(2, .3, .9), row(16, .97, .98)]
+    found, = (each for each in rows({"teraio_bandwidth": swept}, tmp_path)
+              if "SSD bandwidth" in each.what)
+    assert found.ours.startswith("8 GB/s: 0.300 moved (any mover 0.310), 0.900 with values")
+    assert found.why == "0.95 of ideal by moving from 64 GB/s, with values made again from 32 GB/s"
 
 
 def test_the_page_is_written_by_one_command(tmp_path):

@@ -202,7 +202,7 @@ def test_a_peer_that_cannot_be_installed_is_left_out(tmp_path, monkeypatch):
     context = steps.Context(False, tmp_path)
     monkeypatch.setattr(peers, "FOLDER", tmp_path / "peers")
     monkeypatch.setenv("PIP_INDEX_URL", "file:///nowhere")
-    for install in (peers.rmm_pool, peers.deepnvme):
+    for install in (peers.rmm_pool, peers.deepnvme, peers.deepspeed):
         with pytest.raises(steps.LeftOut, match="pip|status"):
             install(context)
     monkeypatch.setenv("PATH", "/nowhere")

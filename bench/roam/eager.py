@@ -47,6 +47,10 @@ class Recorder(TorchDispatchMode):
         gone = [address for address, (_, reference) in self._alive.items() if reference.expired()]
         self.events += [[self._alive.pop(address)[0], 0] for address in gone]
 
+    def mark(self, word):
+        self.look()
+        self.events.append(word)
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.look()
         out = func(*args, **(kwargs or {}))
@@ -82,13 +86,9 @@ def recorded(name, batch, way):
             recorder.made(each.untyped_storage())
         recorder.__enter__()
 
-    def end_of_step():
-        recorder.look()
-        recorder.events.append("step")
-
     with FakeTensorMode(allow_non_fake_inputs=True):
         try:
-            program(name, batch, way, start, end_of_step)
+            program(name, batch, way, start, lambda: recorder.mark("step"))
         finally:
             recorder.__exit__(None, None, None)
     return recorder.events

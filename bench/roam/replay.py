@@ -19,7 +19,7 @@ def replay(events):
     torch.cuda.init()
     addresses = {}
     for event in events:
-        if event == "step":
+        if isinstance(event, str):
             continue
         storage, size = event
         if size:

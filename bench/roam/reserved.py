@@ -54,7 +54,7 @@ def events_of(graph, order):
 def alive(events):
     sizes, total, most = {}, 0, 0
     for event in events:
-        if event == "step":
+        if isinstance(event, str):  # where a step, or a graph, ends
             continue
         storage, size = event
         total += size if size else -sizes.pop(storage)
@@ -70,7 +70,7 @@ def environment(build, conf):
     software = build / "backing" / "gpu" / "software"
     return {**kept, "FIRN_BUILD": str(build), "PYTHONPATH": str(build / "site"),
             "FIRN_DEVICE": "software", "FIRN_GPU_MEMORY": str(GPU_MEMORY),
-            "PYTORCH_CUDA_ALLOC_CONF": conf,
+            "PYTORCH_CUDA_ALLOC_CONF": conf, "TRITON_LIBCUDA_PATH": str(software),
             "LD_PRELOAD": f"{software / 'cudart' / 'libcudart.so.13'}:"
                           f"{software / 'libcuda.so.1'}"}
 

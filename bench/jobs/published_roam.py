@@ -32,15 +32,33 @@ HEADLINES = (("PyTorch, with its fragmentation", 0, 35.7), ("the best heuristic"
 OWN = 3               # ROAM's column
 FASTER = 53.7         # than MODeL, whose seconds are not published by row
 COMMAND = "bench/roam/figures.py"
+RESERVED = "Reserved memory"
+OPINION = "A second opinion on small graphs"
 MACHINE = "this processor, two cores"
+
+
+def _tables(path: pathlib.Path) -> dict[str, list[list[str]]]:
+    """By heading ("" above the first): the cells of the table below it, line by line."""
+    found: dict[str, list[list[str]]] = {}
+    heading = ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+        elif line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            found.setdefault(heading, []).append(cells)
+    return found
+
+
+def lines(path: pathlib.Path, heading: str) -> list[dict[str, str]]:
+    """Each line's cells by column."""
+    head, _, *rest = _tables(path).get(heading) or ([], [])
+    return [dict(zip(head, line)) for line in rest]
 
 
 def table(path: pathlib.Path) -> dict[str, dict[str, str]]:
     """By step, as "alexnet 32": its cells by column."""
-    lines = [[cell.strip() for cell in line.strip().strip("|").split("|")]
-             for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
-    head = lines[0]
-    return {line[0]: dict(zip(head, line)) for line in lines[2:]}
+    return {line["step"]: line for line in lines(path, "")}
 
 
 Pairs = Sequence[tuple[float, float]]     # MiB of a planner, and of the column beside it
@@ -152,4 +170,52 @@ def rows(path: pathlib.Path) -> list[Row]:
     found += _headlines(heights, path.name)
     if seconds:
         found.append(_faster(seconds))
-    return found
+    return found + _reserved(path, heights) + _second_opinion(path)
+
+
+def _reserved(path: pathlib.Path, heights: dict[tuple[str, int], float]) -> list[Row]:
+    """PyTorch's column once more, of the same graphs: what its own allocator reserves for them."""
+    what = "PyTorch's column measured here: memory reserved for the same steps, mean of {} rows"
+    found = {line["step"]: float(line["native reserved"]) for line in lines(path, RESERVED)
+             if line["program"] == "graph"}
+    pairs = [(height, found[f"{model} {(1, 32)[at]}"], PUBLISHED[model][0][at])
+             for (model, at), height in heights.items() if f"{model} {(1, 32)[at]}" in found]
+    if not pairs:
+        return [not_measured("ROAM", what.format(0), "35.7 % less", f"not in {path.name}")]
+    beside = statistics.fmean(ours / theirs for _, ours, theirs in pairs)
+    less = 100 * _mean([(height, ours) for height, ours, _ in pairs])
+    own = 100 * _mean([(height, theirs) for height, _, theirs in pairs])
+    return [Row("ROAM", what.format(len(pairs)), f"{own:.1f} % less beside ROAM's column",
+                f"{less:.1f} % less", "PyTorch's allocator, software GPU",
+                "bench/roam/reserved.py", "" if less >= own else
+                f"the native allocator reserves {beside:.2f} of ROAM's column here: what kernels "
+                "take for themselves is missing")]
+
+
+def _second_opinion(path: pathlib.Path) -> list[Row]:
+    """MODeL is an integer program: its own, and another exact solver, on graphs they can solve."""
+    found = lines(path, OPINION)
+    command = "bench/order/second_opinion.py"
+    if not found:
+        return [not_measured("ROAM", "orders beside proven optima", "", f"not in {path.name}")]
+
+    def total(column: str) -> int:
+        return sum(int(line[column]) for line in found)
+    drawn = [line for line in found if line["MODeL's program proven"]]
+    proven = sum(int(line["MODeL's program proven"].split()[0]) for line in drawn)
+    asked = sum(int(line["graphs"]) for line in drawn)
+    equal = sum(int(line["its firn there"]) for line in drawn)
+    gap = max(float(line["worst gap, %"]) for line in found)
+    cp = total("proven by CP-SAT")
+    return [Row("ROAM", f"MODeL's integer program (HiGHS), {asked} graphs",
+                f"{proven} optima proven, median {_median(drawn, 'its s, median')} s",
+                f"{equal} of {proven} reached, median {_median(drawn, 'firn s, median')} s",
+                MACHINE, command, "" if equal == proven else "not all optima"),
+            Row("ROAM", f"optima proven by CP-SAT, {total('graphs')} graphs",
+                f"{cp} proven", f"{total('firn there')} of {cp} reached, none undercut, "
+                f"{gap:.3f} % above at worst", MACHINE, command,
+                "" if total("firn there") == cp else "not all optima")]
+
+
+def _median(found: list[dict[str, str]], column: str) -> str:
+    return f"{statistics.median(float(line[column]) for line in found):.2f}"

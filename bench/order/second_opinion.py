@@ -112,7 +112,7 @@ class Line:
 HEAD = ("graphs", "proven by CP-SAT", "firn there", "worst gap, %", "firn's proven by either",
         "firn at or below its best", "height least for the order", "worst above it, %",
         "firn s, median", "worst",
-        "CP-SAT s, median", "worst", "MODeL's program proven", "firn there", "its s, median")
+        "CP-SAT s, median", "worst", "MODeL's program proven", "its firn there", "its s, median")
 
 
 def ask(line, firn, prefix, seconds, ilp):

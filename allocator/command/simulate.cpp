@@ -182,6 +182,18 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
 }
 
 namespace {
+/// Rows at the host are known to the engine's own policies alone.
+Result<void> able_with_host_rows(const SimulatePlan& plan, const std::string& path) {
+  if (plan.remake)
+    return invalid("--remake on: " + path + " has rows at the host (where), which no rehearsal of "
+                   "what is made again knows");
+  const simulate::ComparedPolicy policy = plan.machine.policy;
+  if (policy == simulate::ComparedPolicy::oracle || policy == simulate::ComparedPolicy::greedy)
+    return invalid("--policy: " + path + " has rows at the host (where), which only age and "
+                   "lifetime know");
+  return {};
+}
+
 /// The prefix, also where one of the files is named, or the trace that lies beside them.
 std::string prefix_of(const std::string& word) {
   std::error_code error;
@@ -206,6 +218,9 @@ int simulate(const SimulateOptions& asked) {
   Result<simulate::ProgramTrace> trace =
       simulate::read_program_trace(options.prefix, plan->iterations);
   if (!trace) return refuse_simulate(trace.error().text);
+  if (trace->host_rows > 0 && !options.lifetimes)
+    if (Result<void> able = able_with_host_rows(*plan, trace->kernels_path); !able)
+      return refuse_simulate(able.error().text);
   if (options.lifetimes) return show_lifetimes(options, *plan, *trace, plotter);
   if (plan->sweep_bytes.empty()) return simulate_once(options, *plan, *trace, plotter);
   return simulate_sweep(options, *plan, *trace, plotter);

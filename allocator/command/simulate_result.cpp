@@ -55,6 +55,13 @@ Json simulate_json(const simulate::ReplayResult& r) {
                {"period_found_at_iteration", nullptr},
                {"trouble", r.trouble}};
   for (double bytes : r.bytes_written_by_ssd) json["bytes_written_by_ssd"].push_back(whole(bytes));
+  if (r.host_rows > 0) {
+    json["host_rows"] = r.host_rows;
+    json["host_s"] = r.host_s;
+    json["host_waited_s"] = r.host_waited_s;
+    json["stall_for_host_s"] = r.stall_for_host_s;
+    json["bytes_used_at_host"] = whole(r.bytes_used_at_host);
+  }
   if (r.period_found_at_iteration)
     json["period_found_at_iteration"] = *r.period_found_at_iteration;
   return json;
@@ -104,6 +111,13 @@ std::string simulate_text(const Json& r, const SimulatePlan& plan, const std::st
     line("in host", fmt::format("{} used by kernels there, because the tensors of one kernel "
                                 "exceed the GPU's memory: a real job may take longer than this",
                                 size("bytes_in_host")));
+  if (r.contains("host_rows"))
+    line("host work",
+         fmt::format("{} rows, {:.3f} s, and {:.3f} s of waiting for {} that they use; kernels "
+                     "waited {:.3f} s for them",
+                     r.at("host_rows").get<uint64_t>(), r.at("host_s").get<double>(),
+                     r.at("host_waited_s").get<double>(), size("bytes_used_at_host"),
+                     r.at("stall_for_host_s").get<double>()));
   if (plan.remake)
     line("remade", fmt::format("{} in {} values, which takes {:.3f} s; {:.3f} s of CPU to choose",
                                size("remade_bytes"), r.at("remade_values").get<uint64_t>(),

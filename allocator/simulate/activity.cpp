@@ -20,7 +20,7 @@ class Pass {
   explicit Pass(const ProgramTrace& trace) : trace_(trace), tensors_(trace.tensors.size()) {
     begins_ns_.push_back(0);
     for (const TraceKernel& kernel : trace.kernels)
-      begins_ns_.push_back(begins_ns_.back() + kernel.duration_ns);
+      begins_ns_.push_back(begins_ns_.back() + (kernel.host ? 0 : kernel.duration_ns));
     found_.duration_ns = begins_ns_.back();
     found_.over_time.resize(activity_buckets);
   }

@@ -1,6 +1,7 @@
 // How much of a program's memory its kernels use at a time, and for how long the rest lies idle,
 // from a trace alone (the measures of TERAIO's study of training, arXiv 2506.06472).
-// Time is that of the trace's kernels, one after the other, with all of the memory there.
+// Time is that of the trace's kernels, one after the other, with all of the memory there; rows at
+// the host take none.
 // Owns: nothing. Locks: none.
 #pragma once
 

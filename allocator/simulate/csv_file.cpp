@@ -70,6 +70,15 @@ Result<CsvFile> CsvFile::open(const std::string& path, std::vector<std::string_v
   return file;
 }
 
+Result<bool> CsvFile::also(std::string_view column) {
+  const auto found = std::find(names_.begin(), names_.end(), column);
+  if (found == names_.end()) return false;
+  if (std::find(found + 1, names_.end(), column) != names_.end())
+    return wrong(fmt::format("column \"{}\" appears twice in the header", column));
+  columns_.push_back(static_cast<size_t>(found - names_.begin()));
+  return true;
+}
+
 Result<bool> CsvFile::next_line(std::string_view& line) {
   for (size_t searched = at_;;) {
     const char* begin = buffer_.data() + at_;

@@ -21,6 +21,8 @@ class CsvFile {
   CsvFile& operator=(CsvFile&&) = delete;
   ~CsvFile();
 
+  /// One more column, which the header may lack: false. Before next().
+  Result<bool> also(std::string_view column);
   /// The next line; false at the end of the file.
   Result<bool> next();
   /// The field of columns[index] in the present line. Valid until next().

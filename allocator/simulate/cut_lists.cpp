@@ -43,13 +43,15 @@ class Cutter {
     out_.tensors = from_.tensors;
     for (TraceTensor& tensor : out_.tensors) tensor.first = tensor.last = no_kernel;
     out_.duration_ns = from_.duration_ns;
+    out_.host_ns = from_.host_ns;
+    out_.host_rows = from_.host_rows;
     out_.names = from_.names;
     out_.tensors_path = from_.tensors_path;
     out_.kernels_path = from_.kernels_path;
     seen_.assign(from_.tensors.size(), 0);
     for (const TraceKernel& kernel : from_.kernels) {
       const Lists lists = lists_of(kernel);
-      if (lists.length > 1 && bytes_of(kernel) > gpu_bytes_ / whole_part)
+      if (lists.length > 1 && !kernel.host && bytes_of(kernel) > gpu_bytes_ / whole_part)
         add_slices(kernel, lists);
       else
         add(kernel, from_.inputs(kernel), from_.outputs(kernel), kernel.duration_ns);

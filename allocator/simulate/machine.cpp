@@ -32,7 +32,7 @@ void ServiceClock::wait(uint64_t ns_max) {
     if (ns_max == UINT64_MAX && now_ns() != before) return;
   }
   if (now_ns() > give_up_ns_) give_up();
-  clock_.wait(ns_max);
+  turns_.wait(ns_max);
 }
 
 void ServiceClock::give_up() {

@@ -11,6 +11,7 @@
 #include "allocator/engine/engine.h"
 #include "allocator/simulate/disks.h"
 #include "allocator/simulate/oracle.h"
+#include "allocator/simulate/turns.h"
 #include "firn/software_gpu.h"
 #include "firn/virtual_clock.h"
 
@@ -48,7 +49,7 @@ struct MachineOptions {
 /// time advances. A wait without progress ends the process, with a message.
 class ServiceClock final : public Clock {
  public:
-  explicit ServiceClock(VirtualClock& clock) : clock_(clock) {}
+  explicit ServiceClock(VirtualClock& clock) : clock_(clock), turns_(clock) {}
   uint64_t now_ns() override { return clock_.now_ns(); }
   void wait(uint64_t ns_max) override;
   void notify() override { clock_.notify(); }
@@ -59,10 +60,13 @@ class ServiceClock final : public Clock {
   /// program waits for, for the message.
   void progress(uint64_t patience_ns) { give_up_ns_ = now_ns() + patience_ns; }
   void explain(std::function<std::string()> where) { where_ = std::move(where); }
+  /// The program's threads.
+  Turns& turns() { return turns_; }
 
  private:
   [[noreturn]] void give_up();
   VirtualClock& clock_;
+  Turns turns_;
   Engine* engine_ = nullptr;
   bool pumping_ = false;
   uint64_t give_up_ns_ = UINT64_MAX;

@@ -89,8 +89,9 @@ Result<void> read_tensors(ProgramTrace& trace) {
 
 class KernelReader {
  public:
-  KernelReader(ProgramTrace& trace, const Ids& ids, CsvFile& file, unsigned iterations)
-      : trace_(trace), ids_(ids), file_(file), iterations_(iterations),
+  KernelReader(ProgramTrace& trace, const Ids& ids, CsvFile& file, bool has_where,
+               unsigned iterations)
+      : trace_(trace), ids_(ids), file_(file), has_where_(has_where), iterations_(iterations),
         seen_(trace.tensors.size(), 0) {}
 
   Result<void> read() {
@@ -101,6 +102,8 @@ class KernelReader {
       if (Result<void> done = read_one(); !done) return done;
     }
     if (trace_.kernels.empty()) return file_.wrong("no kernels below the header");
+    if (trace_.host_rows == trace_.kernels.size())
+      return file_.wrong("no kernel runs on the GPU (where)");
     return {};
   }
 
@@ -114,8 +117,9 @@ class KernelReader {
     Result<uint64_t> duration = positive_number(file_.field(2), duration_ns_most);
     if (!duration) return file_.wrong("duration_ns " + duration.error().text);
     kernel.duration_ns = *duration;
-    trace_.duration_ns += *duration;
-    if (trace_.duration_ns > duration_ns_most / iterations_)
+    if (Result<void> done = read_where(kernel); !done) return done;
+    (kernel.host ? trace_.host_ns : trace_.duration_ns) += *duration;
+    if (trace_.duration_ns + trace_.host_ns > duration_ns_most / iterations_)
       return file_.wrong(fmt::format("the durations add up to more than two years in {} "
                                      "iterations (--iterations)", iterations_));
     if ((trace_.kernels.size() + 1) * iterations_ > kernels_run_most)
@@ -135,6 +139,15 @@ class KernelReader {
     trace_.names += file_.field(1);
     trace_.kernels.push_back(kernel);
     return {};
+  }
+
+  Result<void> read_where(TraceKernel& kernel) {
+    if (!has_where_) return {};
+    const std::string_view where = file_.field(5);
+    kernel.host = where == "host";
+    trace_.host_rows += kernel.host;
+    if (kernel.host || where == "gpu") return {};
+    return file_.wrong("where " + quote_word(where) + " must be gpu or host");
   }
 
   Result<uint32_t> read_list(const char* column, std::string_view list) {
@@ -183,6 +196,7 @@ class KernelReader {
   ProgramTrace& trace_;
   const Ids& ids_;
   CsvFile& file_;
+  const bool has_where_;
   const uint64_t iterations_;
   std::vector<uint64_t> seen_;  // per tensor: the last list that named it
   uint64_t lists_ = 0, last_ = 0;
@@ -206,7 +220,9 @@ Result<ProgramTrace> read_program_trace(const std::string& prefix, unsigned iter
   Result<CsvFile> file =
       CsvFile::open(trace.kernels_path, {"kernel", "name", "duration_ns", "inputs", "outputs"});
   if (!file) return file.error();
-  KernelReader reader(trace, ids, *file, iterations);
+  Result<bool> has_where = file->also("where");
+  if (!has_where) return has_where.error();
+  KernelReader reader(trace, ids, *file, *has_where, iterations);
   if (Result<void> done = reader.read(); !done) return done.error();
   return trace;
 }

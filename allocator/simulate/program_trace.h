@@ -27,13 +27,16 @@ struct TraceKernel {
   uint64_t name_at = 0, uses_at = 0;
   uint32_t name_bytes = 0, inputs = 0, outputs = 0;
   uint32_t line = 0;  // of the kernels' file
+  bool host = false;  // it runs at the host, beside the device (host_work.h)
 };
 
 class ProgramTrace {
  public:
   std::vector<TraceTensor> tensors;
   std::vector<TraceKernel> kernels;
-  uint64_t duration_ns = 0;  // of all kernels
+  uint64_t duration_ns = 0;  // of all kernels on the device
+  uint64_t host_ns = 0;      // of those at the host, `host_rows`
+  uint32_t host_rows = 0;
   uint64_t again_ns = 0;     // of that, kernels that run again (remake.h)
 
   std::string_view name(const TraceKernel& kernel) const {

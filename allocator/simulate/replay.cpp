@@ -9,6 +9,7 @@
 #include "allocator/base/sizes.h"
 #include "allocator/blocks/block.h"
 #include "allocator/memory/frames.h"
+#include "allocator/simulate/host_work.h"
 #include "firn/check.h"
 
 namespace firn::simulate {
@@ -22,6 +23,8 @@ constexpr unsigned pumps_most = 1000;  // in a row without time going on
 /// Counters that only grow; the difference of two is what an interval did.
 struct Totals {
   EngineStats engine;
+  HostTotals host;
+  uint64_t stall_for_host_ns = 0;
   uint64_t written_bytes = 0, read_bytes = 0;
   std::vector<uint64_t> written_by_ssd;
 };
@@ -36,8 +39,14 @@ class ReplayRun {
     const MachineOptions& m = machine.options();
     const double slowest = std::min({m.link_bytes_s, m.ssd_read_bytes_s, m.ssd_write_bytes_s});
     patience_ns_ = 60e9 + 20e9 * static_cast<double>(m.gpu_bytes) / slowest;
+    for (uint32_t i = 0; i < trace.kernels.size(); ++i)
+      if (!trace.kernels[i].host)
+        on_device_.push_back(i);
+      else
+        patience_ns_ += static_cast<double>(trace.kernels[i].duration_ns);
   }
   ~ReplayRun() {
+    host_.reset();
     machine_.observe(nullptr, nullptr);
     machine_.disks().on_transfer(nullptr);
     machine_.clock().explain(nullptr);
@@ -52,12 +61,17 @@ class ReplayRun {
   void lay_out(uint32_t index, Exists&& exists);
   void foresee();
   Result<void> run_kernel(uint32_t index);
+  Result<void> free_dead(uint32_t index);
+  Result<void> wait_for_host(uint64_t rows);
   Result<void> allocate(uint32_t tensor, Told told = Told::unknown);
   Result<void> touch(uint32_t tensor, Access access);
   Result<void> make_births();
+  template <class Over>
+  void wait_until(Over&& over);
   void wait_until_running(uint64_t most);
   void progress();
-  Error in_kernel(const Error& error) const;
+  Error in_kernel(const Error& error) const { return in_row(error, iteration_, kernel_); }
+  Error in_row(const Error& error, uint64_t iteration, uint32_t row) const;
   Totals totals();
   ReplayResult result(const Totals& begin, const Totals& end);
 
@@ -75,6 +89,9 @@ class ReplayRun {
   const ReplayOptions& options_;
   double patience_ns_ = 0;
 
+  std::vector<uint32_t> on_device_;      // kernels' rows
+  std::vector<uint64_t> ends_ns_;        // of kernels in all iterations; for rows at the host
+  std::optional<HostWork> host_;         // none: no row runs at the host
   std::vector<void*> pointers_;          // per tensor: its block, while it lives
   std::vector<uint64_t> marks_;          // per tensor: the last kernel laid out that writes it
   uint64_t marks_used_ = 0;
@@ -87,7 +104,7 @@ class ReplayRun {
   unsigned iteration_ = 0;               // being enqueued
   uint32_t kernel_ = no_kernel;          // being enqueued
   uint64_t launched_ = 0, ended_ = 0;    // kernels, in all iterations
-  uint64_t begin_ns_ = 0, last_end_ns_ = 0, stall_ns_ = 0;
+  uint64_t begin_ns_ = 0, last_end_ns_ = 0, stall_ns_ = 0, stall_for_host_ns_ = 0;
   std::vector<uint64_t> iteration_ends_ns_;
   std::vector<uint64_t> stall_ns_at_;    // sums, at the ends of iterations
   uint64_t sampled_ns_ = 0, sample_step_ns_ = 0, peak_host_bytes_ = 0;
@@ -109,13 +126,13 @@ void ReplayRun::index_lives() {
 
 void ReplayRun::progress() { machine_.clock().progress(static_cast<uint64_t>(patience_ns_)); }
 
-Error ReplayRun::in_kernel(const Error& error) const {
+Error ReplayRun::in_row(const Error& error, uint64_t iteration, uint32_t row) const {
   Error told = error;
-  told.text = kernel_ == no_kernel
+  told.text = row == no_kernel
                   ? "before the first iteration: " + error.text
-                  : fmt::format("iteration {}, kernel {} ({}:{}): {}", iteration_,
-                                quote_word(trace_.name(trace_.kernels[kernel_])),
-                                trace_.kernels_path, trace_.kernels[kernel_].line, error.text);
+                  : fmt::format("iteration {}, kernel {} ({}:{}): {}", iteration,
+                                quote_word(trace_.name(trace_.kernels[row])),
+                                trace_.kernels_path, trace_.kernels[row].line, error.text);
   return told;
 }
 
@@ -169,17 +186,33 @@ Result<void> ReplayRun::set_up() {
   return {};
 }
 
-/// Advances time, and the engine's service with it, until at most `most` enqueued kernels are not
-/// over.
-void ReplayRun::wait_until_running(uint64_t most) {
-  for (unsigned pumps = 0; launched_ - ended_ > most;) {
+/// Advances time, and the engine's service with it.
+template <class Over>
+void ReplayRun::wait_until(Over&& over) {
+  for (unsigned pumps = 0; !over();) {
     const uint64_t now = machine_.clock().now_ns();
     if (options_.timeline && now >= sampled_ns_ + sample_step_ns_) sample();
     if (engine_.pump() && ++pumps < pumps_most) continue;
     pumps = 0;
-    if (launched_ - ended_ <= most) break;  // ended while the service was in the driver
+    if (over()) break;  // ended while the service was in the driver
     machine_.clock().wait(UINT64_MAX);
   }
+}
+
+/// Until at most `most` enqueued kernels are not over.
+void ReplayRun::wait_until_running(uint64_t most) {
+  wait_until([&] { return launched_ - ended_ <= most; });
+}
+
+/// Until so many rows at the host are over, of all iterations.
+Result<void> ReplayRun::wait_for_host(uint64_t rows) {
+  const uint64_t begin = machine_.clock().now_ns();
+  wait_until([&] { return host_->over() >= rows || host_->failure(); });
+  if (launched_ == ended_)
+    stall_for_host_ns_ += machine_.clock().now_ns() - std::max(begin, last_end_ns_);
+  if (!host_->failure()) return {};
+  const HostWork::Failure& failure = *host_->failure();
+  return in_row(failure.error, failure.number / trace_.host_rows, failure.row);
 }
 
 /// A kernel's memory accesses: existing tensors are held first; then its new tensors are allocated,
@@ -242,6 +275,8 @@ Result<void> ReplayRun::run_kernel(uint32_t index) {
   kernel_ = index;
   wait_until_running(options_.run_ahead);
   progress();
+  if (host_)
+    if (Result<void> done = wait_for_host(host_->needed_by(index)); !done) return done;
   lay_out(index, [this](uint32_t tensor) { return pointers_[tensor] != nullptr; });
   const uint64_t in_host = engine_.zero_copy_bytes();
   Result<void> done;
@@ -254,13 +289,18 @@ Result<void> ReplayRun::run_kernel(uint32_t index) {
         machine_.options().link_bytes_s * 1e9);
     machine_.launch(std::max(kernel.duration_ns, over_link));
     ++launched_;
+    if (host_) host_->launched(index, launched_);
   }
   for (Hold hold : holds_) engine_.release(hold, machine_.stream());
   holds_.clear();
+  if (done) done = free_dead(index);
   if (!done) return in_kernel(done.error());
+  return {};
+}
+
+Result<void> ReplayRun::free_dead(uint32_t index) {
   for (uint64_t i = deaths_at_[index]; i < deaths_at_[index + 1]; ++i) {
-    if (Result<void> freed = engine_.free(pointers_[deaths_[i]]); !freed)
-      return in_kernel(freed.error());
+    if (Result<void> freed = engine_.free(pointers_[deaths_[i]]); !freed) return freed;
     pointers_[deaths_[i]] = nullptr;
   }
   return {};
@@ -278,7 +318,7 @@ void ReplayRun::observe(const char* entry, void* stream, uint64_t begin, uint64_
 }
 
 void ReplayRun::kernel_ended(uint64_t begin, uint64_t end) {
-  const auto kernel = static_cast<uint32_t>(ended_ % trace_.kernels.size());
+  const uint32_t kernel = on_device_[ended_ % on_device_.size()];
   stall_ns_ += begin - last_end_ns_;
   if (Timeline* timeline = options_.timeline) {
     if (begin > last_end_ns_)
@@ -286,7 +326,8 @@ void ReplayRun::kernel_ended(uint64_t begin, uint64_t end) {
     timeline->spans.push_back({Track::kernel, kernel, begin, end, 0});
   }
   last_end_ns_ = end;
-  if (++ended_ % trace_.kernels.size() == 0) {
+  if (host_) ends_ns_.push_back(end);
+  if (++ended_ % on_device_.size() == 0) {
     iteration_ends_ns_.push_back(end);
     stall_ns_at_.push_back(stall_ns_);
   }
@@ -302,6 +343,8 @@ void ReplayRun::sample() {
 Totals ReplayRun::totals() {
   Totals now;
   now.engine = engine_.stats();
+  if (host_) now.host = host_->totals();
+  now.stall_for_host_ns = stall_for_host_ns_;
   const StoreStats store = machine_.disks().stats();
   now.written_bytes = store.written_bytes;
   now.read_bytes = store.read_bytes;
@@ -334,17 +377,28 @@ Result<ReplayResult> ReplayRun::run() {
     });
     sample();
   }
+  if (trace_.host_rows > 0)
+    host_.emplace(machine_,
+                  HostWork::Program{trace_, pointers_, ends_ns_,
+                                    [this](uint32_t row) { return free_dead(row); },
+                                    static_cast<uint64_t>(patience_ns_)},
+                  options_.timeline);
   Totals before = totals(), now = before;
   for (iteration_ = 0; iteration_ < options_.iterations; ++iteration_) {
     // Only the last half counts; it begins and ends when an iteration's last kernel is enqueued.
     if (iteration_ == options_.iterations / 2) before = now;
     for (uint32_t k = 0; k < trace_.kernels.size(); ++k) {
       if (options_.progress && k % 64 == 0) options_.progress(iteration_, k);
-      if (Result<void> done = run_kernel(k); !done) return done.error();
+      if (trace_.kernels[k].host)
+        host_->submit(k);
+      else if (Result<void> done = run_kernel(k); !done)
+        return done.error();
     }
     now = totals();
   }
   wait_until_running(0);
+  if (host_)
+    if (Result<void> done = wait_for_host(host_->submitted()); !done) return done.error();
   if (Timeline* timeline = options_.timeline) {
     sample();
     timeline->iteration_ends_ns = iteration_ends_ns_;
@@ -385,6 +439,11 @@ ReplayResult ReplayRun::result(const Totals& begin, const Totals& end) {
   r.maps = mean([](const Totals& t) { return t.engine.maps; });
   r.unmaps = mean([](const Totals& t) { return t.engine.unmaps; });
   r.frames_created = mean([](const Totals& t) { return t.engine.frames_created; });
+  r.host_rows = trace_.host_rows;
+  r.host_s = mean([](const Totals& t) { return t.host.busy_ns; }) * 1e-9;
+  r.host_waited_s = mean([](const Totals& t) { return t.host.waited_ns; }) * 1e-9;
+  r.stall_for_host_s = mean([](const Totals& t) { return t.stall_for_host_ns; }) * 1e-9;
+  r.bytes_used_at_host = mean([](const Totals& t) { return t.engine.host_use_bytes; });
   r.plan_s = mean([](const Totals& t) { return t.engine.plan_ns; }) * 1e-9;
   r.peak_device_bytes = machine_.check_peak_frame_bytes();
   r.peak_allocated_bytes = end.engine.peak_allocated_bytes;

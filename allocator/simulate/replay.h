@@ -35,6 +35,10 @@ struct ReplayResult {
   double bytes_in_host = 0;
   double stall_s = 0;   // no kernel ran, though the program had one to run
   double plan_s = 0;    // CPU time of deciding
+  // Of rows at the host: how many there are, the time that they ran, that one waited for bytes
+  // alone, and that the next kernel waited for one while none ran; bytes used there.
+  uint32_t host_rows = 0;
+  double host_s = 0, host_waited_s = 0, stall_for_host_s = 0, bytes_used_at_host = 0;
   uint64_t peak_device_bytes = 0, peak_allocated_bytes = 0, peak_host_bytes = 0;
   // As the engine measured them, at the end; 0: too little moved.
   double measured_host_out_bytes_s = 0, measured_host_in_bytes_s = 0,

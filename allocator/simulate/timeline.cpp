@@ -58,7 +58,10 @@ std::string chrome_trace(const Timeline& timeline, const ProgramTrace& trace) {
   const auto us = [&](uint64_t at_ns) { return seconds_since(timeline.begin_ns, at_ns) * 1e6; };
   fmt::format_to(out, "{{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\","
                       "\"args\":{{\"name\":\"firn simulate\"}}}}");
-  for (size_t track = 0; track < std::size(track_names); ++track)
+  const bool host = std::ranges::any_of(
+      timeline.spans, [](const Span& span) { return span.track >= Track::host; });
+  const size_t tracks = host ? std::size(track_names) : static_cast<size_t>(Track::host);
+  for (size_t track = 0; track < tracks; ++track)
     fmt::format_to(out, ",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\","
                         "\"args\":{{\"name\":\"{}\"}}}}",
                    track + 1, track_names[track]);
@@ -79,11 +82,11 @@ std::string chrome_trace(const Timeline& timeline, const ProgramTrace& trace) {
     fmt::format_to(out, ",\n{{\"ph\":\"C\",\"pid\":1,\"name\":\"memory\",\"ts\":{:.3f},\"args\":"
                         "{{\"resident\":{},\"host\":{},\"nvme\":{}}}}}",
                    us(sample.at_ns), sample.resident_bytes, sample.host_bytes, sample.nvme_bytes);
-  for (const auto& [name, tracks] :
+  for (const auto& [name, together] :
        {std::pair<const char*, std::vector<Track>>{"bytes on the link",
                                                    {Track::copy_out, Track::copy_in}},
         {"bytes to and from the store", {Track::store_write, Track::store_read}}})
-    for (const Level& level : in_flight(timeline, tracks))
+    for (const Level& level : in_flight(timeline, together))
       fmt::format_to(out, ",\n{{\"ph\":\"C\",\"pid\":1,\"name\":\"{}\",\"ts\":{:.3f},\"args\":"
                           "{{\"bytes\":{}}}}}",
                      name, us(level.at_ns), level.bytes);

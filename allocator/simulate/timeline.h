@@ -10,13 +10,16 @@
 
 namespace firn::simulate {
 
-enum class Track : uint8_t { kernel, stall, copy_out, copy_in, store_write, store_read };
+enum class Track : uint8_t {
+  kernel, stall, copy_out, copy_in, store_write, store_read, host, host_wait
+};
 inline constexpr const char* track_names[] = {"kernels",      "stalls",       "copies out",
-                                              "copies in",    "store writes", "store reads"};
+                                              "copies in",    "store writes", "store reads",
+                                              "host work",    "host waits"};
 
 struct Span {
   Track track;
-  uint32_t kernel = no_kernel;  // that ran, or that was waited for
+  uint32_t kernel = no_kernel;  // the row that ran, or that was waited for
   uint64_t begin_ns = 0, end_ns = 0, bytes = 0;
 };
 

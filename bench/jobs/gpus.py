@@ -34,6 +34,25 @@ GPUS = {each.name: each for each in (
     Gpu("v100", 16, 80.0, 15.7, 900.0, 12.0, 12.0),
 )}
 
+@dataclasses.dataclass(frozen=True)
+class Cpu:
+    """What steps an optimizer at the host, as fast as memory brings its operands."""
+    name: str
+    memory_gbs: float          # as copies reach it
+
+    @property
+    def parameters_s(self) -> float:
+        return self.memory_gbs * 1e9 / UPDATE_BYTES
+
+
+# Of AdamW, a parameter of 16 bits: reads its gradient, and master and two states of 32 bits, writes
+# these three and the parameter. (A step at the host that a trace names by its rate: 1g is what L2L
+# is taken to have, Pudipeddi et al., arXiv 2002.05645; 10g two sockets of 12 channels of DDR5-4800
+# at a third of their peak.)
+UPDATE_BYTES = 2 + 12 + 12 + 2
+CPUS = {each.name: each for each in (Cpu("1g", 28.0), Cpu("2g", 56.0), Cpu("5g", 140.0),
+                                     Cpu("10g", 280.0))}
+
 # One SSD, read and write, GB/s.
 SSDS = {"gen5": (13.0, 9.0), "gen4": (6.8, 5.0), "p5800x": (7.2, 6.1), "teraio": (4.0, 4.0)}
 
@@ -86,14 +105,18 @@ REACHED = {"flops": 0.7, "bytes": 0.85, "least_ns": 4000}
 @dataclasses.dataclass(frozen=True)
 class Cost:
     """What a kernel does, whatever GPU it runs on: computes so much, moves so many bytes of its
-    GPU's memory, over the link to the host, and among the shards."""
+    GPU's memory, over the link to the host, and among the shards. Or what the host does instead:
+    steps so many parameters."""
     flops: float = 0.0
     moved: float = 0.0
     itemsize: int = 4
     copied: float = 0.0
     reduced: float = 0.0
+    stepped: float = 0.0
 
-    def ns(self, gpu: Gpu) -> int:
+    def ns(self, gpu: Gpu, cpu: Cpu = CPUS["1g"]) -> int:
+        if self.stepped:
+            return max(1, round(self.stepped / cpu.parameters_s * 1e9))
         if self.reduced:
             return max(20_000, round(2 * self.reduced / gpu.peer_gbs))
         if self.copied:

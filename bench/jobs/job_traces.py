@@ -14,10 +14,16 @@ class Trace:
     bytes: dict[int, int]
     persistent: set[int]
     names: list[str] = dataclasses.field(default_factory=list)    # of operators; none: unknown
+    at_host: set[int] = dataclasses.field(default_factory=set)    # of kernels, by their place
 
     @property
     def seconds(self) -> float:
-        return sum(each[0] for each in self.kernels) / 1e9
+        """Of the device."""
+        return sum(each[0] for at, each in enumerate(self.kernels) if at not in self.at_host) / 1e9
+
+    @property
+    def host_seconds(self) -> float:
+        return sum(self.kernels[at][0] for at in self.at_host) / 1e9
 
     @property
     def persistent_bytes(self) -> int:
@@ -35,7 +41,8 @@ def read(prefix: str) -> Trace:
         rows = list(csv.DictReader(file))
     kernels = [(int(row["duration_ns"]), *([int(each) for each in row[key].split()]
                                            for key in ("inputs", "outputs"))) for row in rows]
-    return Trace(kernels, sizes, persistent, [row["name"] for row in rows])
+    return Trace(kernels, sizes, persistent, [row["name"] for row in rows],
+                 {at for at, row in enumerate(rows) if row.get("where") == "host"})
 
 
 def write(trace: Trace, prefix: str) -> None:
@@ -46,9 +53,11 @@ def write(trace: Trace, prefix: str) -> None:
                        for each, size in sorted(trace.bytes.items()))
     with open(prefix + ".kernels.csv", "w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(("kernel", "name", "duration_ns", "inputs", "outputs"))
+        rows.writerow(("kernel", "name", "duration_ns", "inputs", "outputs",
+                       *(("where",) if trace.at_host else ())))
         names = trace.names or ["kernel"] * len(trace.kernels)
-        rows.writerows((at, name, ns, " ".join(map(str, ins)), " ".join(map(str, outs)))
+        rows.writerows((at, name, ns, " ".join(map(str, ins)), " ".join(map(str, outs)),
+                        *(("host" if at in trace.at_host else "gpu",) if trace.at_host else ()))
                        for at, (name, (ns, ins, outs)) in enumerate(zip(names, trace.kernels)))
 
 
@@ -58,7 +67,7 @@ def without_persistent(trace: Trace) -> Trace:
         return [each for each in tensors if each not in trace.persistent]
     return Trace([(ns, left(ins), left(outs)) for ns, ins, outs in trace.kernels],
                  {each: size for each, size in trace.bytes.items()
-                  if each not in trace.persistent}, set(), trace.names)
+                  if each not in trace.persistent}, set(), trace.names, trace.at_host)
 
 
 def summary(trace: Trace) -> dict[str, Any]:
@@ -79,7 +88,9 @@ def summary(trace: Trace) -> dict[str, Any]:
     for at, (_, ins, outs) in enumerate(trace.kernels):
         alive += sum(size.get(each, 0) for each in begins.get(at, []))
         peak = max(peak, alive)
-        largest = max(largest, sum(size.get(each, 0) for each in {*ins, *outs}))
+        if at not in trace.at_host:
+            largest = max(largest, sum(size.get(each, 0) for each in {*ins, *outs}))
         alive -= sum(size.get(each, 0) for each in ends.get(at, []))
     return {"kernels": len(trace.kernels), "seconds": trace.seconds, "peak_bytes": peak,
-            "persistent_bytes": held, "largest_kernel_bytes": largest}
+            "persistent_bytes": held, "largest_kernel_bytes": largest,
+            **({"host_seconds": trace.host_seconds} if trace.at_host else {})}

@@ -2,7 +2,8 @@
 """A whole training job at its real size, on fake tensors, as a trace for `firn simulate`.
 
   record.py JOB PREFIX [--gpu h200,...] [--way plain|recompute|save-on-cpu|eager|relay]
-            [--micro-batches N] [--layers N] [--batch N] [--length N]
+            [--micro-batches N] [--optimizer plain|fp32|host] [--cpu 1g|2g|5g|10g]
+            [--layers N] [--batch N] [--length N]
   record.py --list
 
 Runs two ordinary steps (forward, backward, fused AdamW) without memory and records the second:
@@ -12,7 +13,11 @@ Ways: plain; recompute: torch.utils.checkpoint around every layer; save-on-cpu: 
 goes to the host and comes back, on the stream, as torch.autograd.graph.save_on_cpu does it; eager:
 plain, but the optimizer updates a parameter as soon as its gradient is whole; relay: eager, and
 layer after layer over all micro-batches, recomputed (relay_way.py). --micro-batches: the batch in
-so many parts, whose gradients accumulate, in every way.
+so many parts, whose gradients accumulate, in every way. --optimizer, of eager and relay: fp32: a
+master and states of 32 bits, stepped on the device; host: these at the host, stepped there by
+--cpu (rows that `firn simulate` runs beside the device: as firn.relay(where="host", states="firn"),
+but for the order: parameter by parameter, not layer by layer, and of gradients and parameters Firn
+moves what a row uses, where firn.relay copies them).
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from recorder import Recorder  # noqa: E402
 from relay_way import Relay  # noqa: E402
 
 WAYS = ("plain", "recompute", "save-on-cpu", "eager", "relay")
+OPTIMIZERS = ("plain", "fp32", "host")
 
 
 def layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -140,8 +146,27 @@ def one_after_the_other(losses: list[Callable[[], torch.Tensor]]) -> None:
         loss().backward()
 
 
-def record(job: models.Job, way: str, micro_batches: int = 1) -> Recorder:
-    """ValueError: the batch has no such parts, or the model no layers for a relay."""
+def update_of(model: torch.nn.Module, way: str, optimizer: str,
+              recorder: Recorder) -> updates.AtTheEnd | updates.Eager:
+    if optimizer == "plain":
+        return (updates.Eager if way in ("eager", "relay") else updates.AtTheEnd)(
+            model, lambda parameters: torch.optim.AdamW(parameters, fused=True))
+
+    def step(parameter, gradient, wide):
+        count = parameter.numel()
+        cost = gpus.Cost(stepped=count) if optimizer == "host" else \
+            gpus.Cost(moved=gpus.UPDATE_BYTES * count)
+        recorder.kernel(f"adamw_{optimizer}", cost, [gradient, *wide], [*wide, parameter])
+    return updates.Masters(model, step)
+
+
+def record(job: models.Job, way: str, micro_batches: int = 1,
+           optimizer: str = "plain") -> Recorder:
+    """ValueError: the batch has no such parts, the model no layers for a relay, or the way no such
+    optimizer."""
+    if optimizer != "plain" and (way not in ("eager", "relay") or job.mixed):
+        raise ValueError(f"{job.name}, {way}: masters are of parameters of 16 bits, which are "
+                         "updated one by one (--way eager, relay)")
     if job.batch % micro_batches:
         raise ValueError(f"{job.name}: a batch of {job.batch} has no {micro_batches} equal parts")
     job = dataclasses.replace(job, batch=job.batch // micro_batches)
@@ -156,8 +181,7 @@ def record(job: models.Job, way: str, micro_batches: int = 1) -> Recorder:
             shard(model, recorder)
         if way == "recompute":
             recompute(model)
-        update = (updates.Eager if way in ("eager", "relay") else updates.AtTheEnd)(
-            model, lambda parameters: torch.optim.AdamW(parameters, fused=True))
+        update = update_of(model, way, optimizer, recorder)
         stack.enter_context(recorder)
         if way == "save-on-cpu":
             kept = {each.untyped_storage()._cdata for each in model.state_dict().values()}
@@ -204,6 +228,9 @@ def main() -> int:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--length", type=int, help="tokens of a sequence")
     parser.add_argument("--micro-batches", type=int, default=1, metavar="N")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="plain")
+    parser.add_argument("--cpu", choices=sorted(gpus.CPUS), default="1g",
+                        help="of --optimizer host: parameters a second")
     parser.add_argument("--list", action="store_true", help="the jobs there are")
     given = parser.parse_args()
     if given.list:
@@ -222,13 +249,17 @@ def main() -> int:
     if given.micro_batches < 1 or job.batch % given.micro_batches:
         parser.error(f"--micro-batches: a batch of {job.batch} has no {given.micro_batches} equal "
                      "parts")
-    recorder = record(job, given.way, given.micro_batches)
+    if given.optimizer != "plain" and (given.way not in ("eager", "relay") or job.mixed):
+        parser.error(f"--optimizer {given.optimizer}: of --way eager or relay, and parameters of "
+                     "16 bits")
+    recorder = record(job, given.way, given.micro_batches, given.optimizer)
+    cpu = gpus.CPUS[given.cpu]
     for name in names:
         gpu = gpus.GPUS[name]
-        recorder.write(given.prefix if len(names) == 1 else f"{given.prefix}-{name}", gpu)
+        recorder.write(given.prefix if len(names) == 1 else f"{given.prefix}-{name}", gpu, cpu)
         print(json.dumps({"job": job.name, **changed, "gpu": name, "way": given.way,
                           "micro_batches": given.micro_batches,
-                          "times": "roofline", **recorder.summary(gpu)}))
+                          "times": "roofline", **recorder.summary(gpu, cpu)}))
     return 0
 
 

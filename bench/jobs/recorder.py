@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):
                 written += tensors_in((named["running_mean"], named["running_var"]))
         return written
 
-    def write(self, prefix: str, gpu: gpus.Gpu) -> None:
+    def write(self, prefix: str, gpu: gpus.Gpu, cpu: gpus.Cpu = gpus.CPUS["1g"]) -> None:
         """PREFIX.tensors.csv and PREFIX.kernels.csv."""
         named = sorted({each for _, _, ins, outs in self.kernels for each in (*ins, *outs)} |
                        self.persistent)
@@ -159,11 +159,16 @@ class Recorder(TorchDispatchMode):
                             else "transient") for each in named if self.bytes[each])
         with open(prefix + ".kernels.csv", "w", newline="", encoding="utf-8") as file:
             rows = csv.writer(file, lineterminator="\n")
-            rows.writerow(("kernel", "name", "duration_ns", "inputs", "outputs"))
-            rows.writerows((at, name, cost.ns(gpu), " ".join(map(str, ins)),
-                            " ".join(map(str, outs)))
+            where = any(cost.stepped for _, cost, _, _ in self.kernels)
+            rows.writerow(("kernel", "name", "duration_ns", "inputs", "outputs",
+                           *(("where",) if where else ())))
+            rows.writerows((at, name, cost.ns(gpu, cpu), " ".join(map(str, ins)),
+                            " ".join(map(str, outs)),
+                            *(("host" if cost.stepped else "gpu",) if where else ()))
                            for at, (name, cost, ins, outs) in enumerate(self.kernels))
 
-    def summary(self, gpu: gpus.Gpu) -> dict[str, Any]:
-        return summary(Trace([(cost.ns(gpu), ins, outs) for _, cost, ins, outs in self.kernels],
-                             dict(enumerate(self.bytes)), self.persistent))
+    def summary(self, gpu: gpus.Gpu, cpu: gpus.Cpu = gpus.CPUS["1g"]) -> dict[str, Any]:
+        return summary(Trace(
+            [(cost.ns(gpu, cpu), ins, outs) for _, cost, ins, outs in self.kernels],
+            dict(enumerate(self.bytes)), self.persistent,
+            at_host={at for at, (_, cost, _, _) in enumerate(self.kernels) if cost.stepped}))

@@ -1,5 +1,5 @@
 """The optimizer's step of a training step: all at once, or of each parameter as soon as its
-gradient is whole, which is let go then."""
+gradient is whole, which is let go then; by itself, or of a master and states of 32 bits."""
 
 from __future__ import annotations
 
@@ -56,3 +56,23 @@ class Eager:
     def states(self) -> list[torch.Tensor]:
         return [each for optimizer in self._optimizers.values()
                 for state in optimizer.state.values() for each in state.values()]
+
+
+class Masters(Eager):
+    """AdamW with a master and two states of 32 bits of each parameter, which has 16. `step` runs it:
+    (parameter, its gradient, the three)."""
+
+    def __init__(self, model: torch.nn.Module,
+                 step: Callable[[torch.Tensor, torch.Tensor, list[torch.Tensor]], None]):
+        super().__init__(model, lambda _: None)
+        self._step = step
+        self._wide = {each: [torch.empty_like(each, dtype=torch.float32, requires_grad=False)
+                             for _ in range(3)] for each in model.parameters()}
+
+    def _update(self, parameter: torch.nn.Parameter) -> None:
+        if parameter.grad is not None:
+            self._step(parameter, parameter.grad, self._wide[parameter])
+        parameter.grad = None
+
+    def states(self) -> list[torch.Tensor]:
+        return [each for wide in self._wide.values() for each in wide]

@@ -11,7 +11,8 @@ namespace firn::simulate {
 HostWork::HostWork(Machine& machine, const Program& program, Timeline* timeline)
     : machine_(machine), engine_(machine.engine()), program_(program), timeline_(timeline),
       latest_(program.trace.tensors.size()), in_use_(program.trace.tensors.size()) {
-  for (int i = 0; i < 2; ++i) machine_.clock().turns().start([this] { work(); });
+  for (unsigned i = 0; i < gathered_most; ++i)
+    machine_.clock().turns().start([this] { work(); });
 }
 
 HostWork::~HostWork() {
@@ -94,7 +95,7 @@ Result<void> HostWork::run(uint64_t number) {
   Result<void> done = gather(row, uses);
   const auto my_turn = [this, number] { return over_ == number || failure_; };
   if (!done && done.error().code == Code::host_out_of_memory && over_ != number) {
-    release(uses);  // there is no room for two
+    release(uses);  // there is no room for several
     turns.await(my_turn);
     done = gather(row, uses);
   }
@@ -115,7 +116,6 @@ Result<void> HostWork::run(uint64_t number) {
     if (timeline_) timeline_->spans.push_back({Track::host, row, begin, last_end_ns_, 0});
   }
   release(uses);
-  if (done) done = program_.free_dead(row);
   count(UINT32_MAX);  // one less
   ++over_;
   machine_.clock().notify();

@@ -1,9 +1,11 @@
 // Rows of a trace that run at the host: one after the other, beside the device. A row starts when
 // the rows in front of it that it depends on are over and its tensors are in host memory, through
 // the engine's on_host(). A row depends on those before it that write its tensors, and on those that
-// read what it writes. While one row runs, the next one's tensors are gathered; that begins when the
-// program comes to the row, as a program asks for copies there that follow its kernels.
-// Owns: two threads of the machine's turns. Locks: none.
+// read what it writes. While one row runs, the next ones' tensors are gathered, row after row; that
+// begins when the program comes to a row, as it asks for copies there that follow its kernels. The
+// program waits for a row that is `ahead_most` behind the one that it comes to, and frees its
+// tensors then: as firn.relay does, and so at the same place in every iteration.
+// Owns: threads of the machine's turns. Locks: none.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,9 @@
 
 namespace firn::simulate {
 
+inline constexpr uint64_t ahead_most = 32;
+inline constexpr unsigned gathered_most = 8;  // rows, with the one that runs
+
 /// What host rows did so far.
 struct HostTotals {
   uint64_t busy_ns = 0;
@@ -29,7 +34,6 @@ class HostWork {
     const ProgramTrace& trace;
     std::vector<void*>& pointers;            // per tensor: its block, while it lives
     const std::vector<uint64_t>& ends_ns;    // of kernels that are over, in all iterations
-    std::function<Result<void>(uint32_t row)> free_dead;  // tensors that nothing uses behind it
     uint64_t patience_ns;                    // see ServiceClock::progress()
   };
   /// All of them outlive it. `timeline`: filled when not null.
@@ -45,6 +49,7 @@ class HostWork {
   uint64_t needed_by(uint32_t row) const;
   uint64_t submitted() const { return rows_.size(); }
   uint64_t over() const { return over_; }
+  uint32_t row(uint64_t number) const { return rows_[number].row; }
   const HostTotals& totals() const { return totals_; }
 
   struct Failure {

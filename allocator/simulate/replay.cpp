@@ -61,6 +61,7 @@ class ReplayRun {
   void lay_out(uint32_t index, Exists&& exists);
   void foresee();
   Result<void> run_kernel(uint32_t index);
+  Result<void> run_at_host(uint32_t index);
   Result<void> free_dead(uint32_t index);
   Result<void> wait_for_host(uint64_t rows);
   Result<void> allocate(uint32_t tensor, Told told = Told::unknown);
@@ -91,6 +92,7 @@ class ReplayRun {
 
   std::vector<uint32_t> on_device_;      // kernels' rows
   std::vector<uint64_t> ends_ns_;        // of kernels in all iterations; for rows at the host
+  uint64_t freed_behind_ = 0;            // so many rows at the host: their dead are freed
   std::optional<HostWork> host_;         // none: no row runs at the host
   std::vector<void*> pointers_;          // per tensor: its block, while it lives
   std::vector<uint64_t> marks_;          // per tensor: the last kernel laid out that writes it
@@ -204,15 +206,20 @@ void ReplayRun::wait_until_running(uint64_t most) {
   wait_until([&] { return launched_ - ended_ <= most; });
 }
 
-/// Until so many rows at the host are over, of all iterations.
+/// Until so many rows at the host are over, of all iterations; frees what nothing uses behind them.
 Result<void> ReplayRun::wait_for_host(uint64_t rows) {
   const uint64_t begin = machine_.clock().now_ns();
   wait_until([&] { return host_->over() >= rows || host_->failure(); });
   if (launched_ == ended_)
     stall_for_host_ns_ += machine_.clock().now_ns() - std::max(begin, last_end_ns_);
-  if (!host_->failure()) return {};
-  const HostWork::Failure& failure = *host_->failure();
-  return in_row(failure.error, failure.number / trace_.host_rows, failure.row);
+  if (host_->failure()) {
+    const HostWork::Failure& failure = *host_->failure();
+    return in_row(failure.error, failure.number / trace_.host_rows, failure.row);
+  }
+  for (; freed_behind_ < rows; ++freed_behind_)
+    if (Result<void> done = free_dead(host_->row(freed_behind_)); !done)
+      return in_kernel(done.error());
+  return {};
 }
 
 /// A kernel's memory accesses: existing tensors are held first; then its new tensors are allocated,
@@ -298,6 +305,13 @@ Result<void> ReplayRun::run_kernel(uint32_t index) {
   return {};
 }
 
+Result<void> ReplayRun::run_at_host(uint32_t index) {
+  kernel_ = index;
+  progress();
+  host_->submit(index);
+  return wait_for_host(host_->submitted() - std::min(host_->submitted(), ahead_most));
+}
+
 Result<void> ReplayRun::free_dead(uint32_t index) {
   for (uint64_t i = deaths_at_[index]; i < deaths_at_[index + 1]; ++i) {
     if (Result<void> freed = engine_.free(pointers_[deaths_[i]]); !freed) return freed;
@@ -380,7 +394,6 @@ Result<ReplayResult> ReplayRun::run() {
   if (trace_.host_rows > 0)
     host_.emplace(machine_,
                   HostWork::Program{trace_, pointers_, ends_ns_,
-                                    [this](uint32_t row) { return free_dead(row); },
                                     static_cast<uint64_t>(patience_ns_)},
                   options_.timeline);
   Totals before = totals(), now = before;
@@ -389,9 +402,7 @@ Result<ReplayResult> ReplayRun::run() {
     if (iteration_ == options_.iterations / 2) before = now;
     for (uint32_t k = 0; k < trace_.kernels.size(); ++k) {
       if (options_.progress && k % 64 == 0) options_.progress(iteration_, k);
-      if (trace_.kernels[k].host)
-        host_->submit(k);
-      else if (Result<void> done = run_kernel(k); !done)
+      if (Result<void> done = trace_.kernels[k].host ? run_at_host(k) : run_kernel(k); !done)
         return done.error();
     }
     now = totals();

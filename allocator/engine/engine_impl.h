@@ -393,7 +393,8 @@ class EngineImpl final : public Engine,
   void learn(Lock& lock) FIRN_HELD;
   bool take_events() FIRN_HELD;
   void replan(Lock& lock) FIRN_HELD;
-  void adopt(const Outlook& outlook, const lifetimes::Decision& decision, uint64_t now) FIRN_HELD;
+  void adopt(const Outlook& outlook, const lifetimes::Decision& decision,
+             const lifetimes::Decision& uses, uint64_t now) FIRN_HELD;
   bool carry_out() FIRN_HELD;
   bool fetch_in_reverse() FIRN_HELD;
   void note_needed(const Block& block) FIRN_HELD;
@@ -507,6 +508,7 @@ class EngineImpl final : public Engine,
   Recipes recipes_ FIRN_GUARDED;
   std::unordered_map<uint64_t, std::unique_ptr<HostUse>> host_uses_ FIRN_GUARDED;  // by name
   uint64_t host_use_names_ FIRN_GUARDED = 0;  // given, ever
+  bool host_use_over_ FIRN_GUARDED = false;   // one, since the last decision
   std::atomic<Remaker*> remaker_{nullptr};
   // By base; of blocks in planned places, by address.
   std::unordered_map<uint64_t, std::shared_ptr<const ExportedMemory>> exported_ FIRN_GUARDED;

@@ -34,7 +34,10 @@ void EngineImpl::learn(Lock& lock) {
     EngineTiers tiers(*this);
     then = options_.baseline->learn(tiers, happened);
   }
-  if (then == Baseline::Then::decided || (!happened && then == Baseline::Then::as_usual)) return;
+  const bool idle_behind_host = !happened && host_use_over_ && plan_.valid;
+  if (then == Baseline::Then::decided ||
+      (!happened && !idle_behind_host && then == Baseline::Then::as_usual))
+    return;
   const History& history = learner_->history();
   if (history.known()) {
     const uint64_t gaps = frames_.shared().free_pages();
@@ -46,7 +49,9 @@ void EngineImpl::learn(Lock& lock) {
   const bool spent =
       plan_.excess > 0 && (plan_.cleaned == plan_.leaving.size() || plan_.fetch.empty());
   const uint64_t period = history.period();
-  const uint64_t patience = spent ? 1 : std::max<uint64_t>(period / 128, 8);
+  const uint64_t often = spent ? 1 : std::max<uint64_t>(period / 128, 8);
+  // (The program may wait for what the processor had: nothing happens meanwhile.)
+  const uint64_t patience = idle_behind_host ? 0 : often;
   if (!history.known())
     plan_.valid = false;
   else if (!plan_.valid || plan_.period != period || then == Baseline::Then::decide_anew ||
@@ -106,6 +111,21 @@ void EngineImpl::lay_out_period(Outlook& outlook) {
   });
 }
 
+namespace {
+/// Of the device and host memory together: a use in either is one in both.
+std::span<const lifetimes::Step> steps_in_memory(const Outlook& outlook,
+                                                 std::vector<lifetimes::Step>& steps) {
+  using Kind = lifetimes::Step::Kind;
+  if (!outlook.has_host_uses()) return outlook.steps();
+  steps = outlook.all_steps();
+  for (lifetimes::Step& step : steps) {
+    if (step.kind == Kind::host_read) step.kind = Kind::read;
+    if (step.kind == Kind::host_write) step.kind = Kind::write;
+  }
+  return steps;
+}
+}  // namespace
+
 /// Decides anew, without the lock, from what is there and what comes; what has changed meanwhile is
 /// no longer meant. One thread does it at a time.
 void EngineImpl::replan(Lock& lock) {
@@ -126,25 +146,29 @@ void EngineImpl::replan(Lock& lock) {
     CpuTimer timer(cpu_ns);
     lay_out_period(outlook);
     std::vector<lifetimes::Item> in_memory;
+    std::vector<lifetimes::Step> in_memory_steps;
     const uint64_t keeps = store_ ? lay_out_in_memory(outlook, in_memory) : 0;
     planning_ = true;
     bool decided = true;
     try {
       const UnlockedEngine unlocked(lock);
       none_held("a decision");
-      decision = lifetimes::decide({capacity, spare, period, outlook.items(), outlook.steps()});
+      decision =
+          lifetimes::decide({capacity, spare, period, outlook.items(), outlook.all_steps()});
       // (SSDs can read at all times; what is used last would come from them all at once.)
       if (store_)
         for_memory = lifetimes::decide({capacity + keeps, spare, period, in_memory,
-                                        outlook.steps(), lifetimes::Prefer::written_last});
+                                        steps_in_memory(outlook, in_memory_steps),
+                                        lifetimes::Prefer::written_last});
     } catch (const std::bad_alloc&) {  // the last plan serves, or age, until there is memory
       decided = false;
     }
     planning_ = false;
+    host_use_over_ = false;
     plan_.made = now;
     plan_.made_ns = clock_.now_ns();
     if (decided && history.known()) {
-      adopt(outlook, decision, now);
+      adopt(outlook, decision, store_ && outlook.has_host_uses() ? for_memory : decision, now);
       if (store_)
         EngineTiers::carry_out(*this).adopt_for_memory(for_memory, outlook.blocks(), now);
       plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
@@ -161,9 +185,10 @@ void EngineImpl::replan(Lock& lock) {
   }
 }
 
-/// Takes the decision, and what it says of each block that was left alone meanwhile.
+/// Takes the decision, and what is known of each block that was left alone meanwhile: its next use,
+/// wherever that is, and its next change.
 void EngineImpl::adopt(const Outlook& outlook, const lifetimes::Decision& decision,
-                       uint64_t now) {
+                       const lifetimes::Decision& uses, uint64_t now) {
   auto carry = EngineTiers::carry_out(*this);
   const auto event = [now](uint64_t ahead) {
     return ahead == lifetimes::no_use ? ahead : now + ahead;
@@ -171,7 +196,7 @@ void EngineImpl::adopt(const Outlook& outlook, const lifetimes::Decision& decisi
   for (size_t i = 0; i < outlook.blocks().size(); ++i) {
     const Outlook::Name& name = outlook.blocks()[i];
     if (!carry.meant(name)) continue;
-    name.block->next_use = event(decision.next_use[i]);
+    name.block->next_use = event(uses.next_use[i]);
     name.block->next_change = event(decision.next_change[i]);
   }
   carry.adopt(decision, outlook.blocks(), now);

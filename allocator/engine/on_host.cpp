@@ -140,6 +140,7 @@ Result<OnHost> EngineImpl::gather_at_host(Lock& lock, Block& block, Access acces
   }
   const uint32_t read_refusals = block.read_refusals;
   movement_.begin_host_use(begun);
+  if (learner_) learner_->note_host_use(block, begun.writes);
   while (!begun.begun && begun.error.code == Code::ok && !health_.dead()) {
     const bool moved = pump_locked();
     if (!movement_.carry_out_sums(lock) && !moved && !begun.begun) wait(lock, poll_ns);
@@ -176,6 +177,7 @@ Result<void> EngineImpl::end_on_host(uint64_t name) {
 void EngineImpl::finish_host_use(uint64_t name) {
   const std::unique_ptr<HostUse> use = std::move(host_uses_.extract(name).mapped());
   movement_.end_host_use(*use);
+  host_use_over_ = true;
   const uint64_t w = use->block.word.drop_hold();
   if ((w & word::freed) && word::holds(w) == 1) drop_last_hold(use->block, w);
 }

@@ -52,6 +52,7 @@ class EngineTiers {
   void finish_leaving() FIRN_HELD { e_.movement_.finish_spills(); }
 
   bool may_arrive(const Block* block) const FIRN_HELD { return e_.may_arrive(*block); }
+  bool at_host(const Block* block) const FIRN_HELD { return block->at_host != nullptr; }
   uint64_t arrivable(const Block* block) const FIRN_HELD { return e_.prefetchable_pages(*block); }
   uint64_t soon() const FIRN_HELD { return e_.pages_soon(); }
   void reclaim_ready() FIRN_HELD {

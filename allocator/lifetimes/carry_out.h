@@ -63,10 +63,11 @@ concept Tiers = requires(T t, typename T::Handle block, uint64_t n, size_t i) {
   { t.make_clean(block, n) } -> std::same_as<bool>;
   t.stop_cleaning(block);
   t.finish_leaving();
-  // Arriving. `arrivable`: pages of it, from the head, that there is room for; `soon`: pages free
+  // Arriving. `at_host`: the processor uses it, and it comes behind that. `arrivable`: pages of it, from the head, that there is room for; `soon`: pages free
   // once all that is on its way out has left. Acts: ready blocks give their pages; the next span
   // of the block begins to arrive.
   { t.may_arrive(block) } -> std::same_as<bool>;
+  { t.at_host(block) } -> std::same_as<bool>;
   { t.arrivable(block) } -> std::convertible_to<uint64_t>;
   { t.soon() } -> std::convertible_to<uint64_t>;
   t.reclaim_ready();
@@ -254,13 +255,18 @@ template <class T>
 bool CarryOut<T>::fetch_ahead() {
   bool any = false;
   const uint64_t span = t_.span_bytes() / t_.page_bytes();
-  while (!plan_.fetch.empty()) {
-    Candidate& candidate = plan_.fetch.front();
+  size_t at_host = 0;  // candidates before the one considered
+  while (at_host < plan_.fetch.size()) {
+    Candidate& candidate = plan_.fetch[at_host];
     const Handle block = candidate.block;
+    if (meant(candidate) && t_.at_host(block)) {
+      ++at_host;
+      continue;
+    }
     const uint64_t there = t_.mapped(block) + t_.coming(block);
     const uint64_t next = std::min(span, t_.size(block) - there);
     if (!meant(candidate) || !t_.may_arrive(block) || there + next > candidate.pages) {
-      plan_.fetch.pop_front();
+      plan_.fetch.erase(plan_.fetch.begin() + static_cast<std::ptrdiff_t>(at_host));
       continue;
     }
     if (!may_bring_ahead()) break;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <utility>
 
 namespace firn::lifetimes {
 
@@ -32,18 +33,28 @@ class Window {
   int64_t kept_ = 0, change_ = 0, peak_ = 0;
 };
 
+bool at_host(const Step& step) {
+  return step.kind == Step::Kind::host_read || step.kind == Step::Kind::host_write;
+}
+
 bool uses(const Step& step) {
   return step.kind == Step::Kind::read || step.kind == Step::Kind::write;
 }
 
 /// When each item is next used or dies, and when its bytes next change or die: events from now.
+/// `left`: when it is next used in host memory, for which it leaves.
 struct NextTimes {
-  std::vector<uint64_t> use, change;
+  std::vector<uint64_t> use, change, left;
 
   explicit NextTimes(const Situation& s)
-      : use(s.items.size(), no_use), change(s.items.size(), no_use) {
+      : use(s.items.size(), no_use), change(s.items.size(), no_use),
+        left(s.items.size(), no_use) {
     for (const Step& step : s.steps) {
       if (step.kind == Step::Kind::birth) continue;
+      if (at_host(step)) {
+        left[step.item] = std::min(left[step.item], step.ahead);
+        continue;
+      }
       if (use[step.item] == no_use) use[step.item] = step.ahead;
       if (change[step.item] == no_use && step.kind != Step::Kind::read)
         change[step.item] = step.ahead;
@@ -60,6 +71,8 @@ struct NextTimes {
       if (change[i] == no_use) change[i] = later(first_change);
     }
   }
+  /// Until then a copy that is made now covers it.
+  uint64_t covered_until(uint32_t i) const { return std::min(change[i], left[i]); }
 };
 
 /// Pages of the item that are away, or can leave without a write.
@@ -78,14 +91,15 @@ class Cover {
     }
     peak_ = alive;
     lacks_.push_back({0, alive - covered - capacity});
-    std::vector<bool> changed(s.items.size());
+    std::vector<int64_t> covers(s.items.size());  // of each item
+    for (size_t i = 0; i < s.items.size(); ++i)
+      if (!s.items[i].born) covers[i] = static_cast<int64_t>(covering(s.items[i]));
     for (const Step& step : s.steps) {
-      const Item& item = s.items[step.item];
-      const auto size = static_cast<int64_t>(item.size);
+      const auto size = static_cast<int64_t>(s.items[step.item].size);
       if (step.kind == Step::Kind::birth) alive += size;
       if (step.kind != Step::Kind::read) {
-        if (!changed[step.item] && !item.born) covered -= static_cast<int64_t>(covering(item));
-        changed[step.item] = true;
+        const int64_t covered_then = at_host(step) ? size : 0;
+        covered += covered_then - std::exchange(covers[step.item], covered_then);
       }
       peak_ = std::max(peak_, alive);
       if (step.kind != Step::Kind::read) lacks_.push_back({step.ahead, alive - covered - capacity});
@@ -126,7 +140,7 @@ std::vector<uint64_t> choose_parts(const Situation& s, const Cover& cover, const
   auto entering = by_change.begin();
   int64_t chosen = 0;
   for (auto at = cover.lacks().rbegin(); at != cover.lacks().rend(); ++at) {
-    for (; entering != by_change.end() && next.change[*entering] > at->first; ++entering)
+    for (; entering != by_change.end() && next.covered_until(*entering) > at->first; ++entering)
       unchanged.push(*entering);
     const int64_t wanted = at->second + static_cast<int64_t>(spare);
     while (chosen < wanted && !unchanged.empty()) {
@@ -152,7 +166,9 @@ void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& nex
   const uint64_t lacks_most = cover.peak() - std::min(cover.peak(), s.capacity);
   const uint64_t spare = std::min(s.spare, lacks_most);
   std::sort(dirty.begin(), dirty.end(),
-            [&](uint32_t a, uint32_t b) { return next.change[a] > next.change[b]; });
+            [&](uint32_t a, uint32_t b) {
+              return next.covered_until(a) > next.covered_until(b);
+            });
   const std::vector<uint64_t> needed = choose_parts(s, cover, next, dirty, 0),
                               more = choose_parts(s, cover, next, dirty, spare);
   std::sort(dirty.begin(), dirty.end(), Order(s, next));
@@ -163,7 +179,7 @@ void choose_leaving(const Situation& s, const Cover& cover, const NextTimes& nex
 }
 
 void look_through_window(const Situation& s, Decision& decision) {
-  std::vector<bool> kept(s.items.size());
+  std::vector<bool> kept(s.items.size()), at_host_last(s.items.size());
   Window window(s.capacity);
   decision.lacking = 0;
   for (const Item& item : s.items)  // dirty pages stay: they cannot leave at once
@@ -174,6 +190,15 @@ void look_through_window(const Situation& s, Decision& decision) {
     if (step.kind == Step::Kind::birth) {
       room = window.birth(item.size);
       kept[step.item] = true;
+    } else if (at_host_last[step.item]) {  // it is away, and is not fetched before
+      if (at_host(step)) continue;
+      at_host_last[step.item] = false;
+      if (uses(step)) room = window.birth(item.size);
+      kept[step.item] = true;
+    } else if (at_host(step) && kept[step.item]) {
+      window.death(item.size);
+      kept[step.item] = false;
+      at_host_last[step.item] = true;
     } else if (!kept[step.item]) {
       const bool use = uses(step);  // one that dies unused is there until then
       const uint64_t left = window.room();
@@ -183,6 +208,7 @@ void look_through_window(const Situation& s, Decision& decision) {
         decision.fetch.push_back(step.item);
         decision.last_pages = item.on_device + std::min(away, part);
       }
+      at_host_last[step.item] = at_host(step);
       if (use)
         kept[step.item] = true;
       else

@@ -7,6 +7,9 @@
 // made clean, as early and as few as possible: those not written until then, and of these the ones
 // used last, or written last (`prefer`). No other write is worth the wear it causes.
 //
+// A use in host memory takes the item from the device until its next use there, and covers it until
+// it is written there. It is fetched behind that use only.
+//
 // Then it fetches, in the order of next use, within a window. The window ends at the first instant
 // without room for all of these: the blocks used until then that are on the device or fetched now,
 // the blocks born meanwhile, and dirty blocks, which cannot leave at once. The last fetch may be in
@@ -47,7 +50,7 @@ struct Item {
 
 /// A coming event that concerns memory. In order.
 struct Step {
-  enum class Kind : uint8_t { birth, death, read, write };
+  enum class Kind : uint8_t { birth, death, read, write, host_read, host_write };
   uint64_t ahead = 0;  // events from now
   Kind kind = Kind::read;
   uint32_t item = 0;
@@ -82,7 +85,7 @@ struct Decision {
   /// Items on the device, the farthest next use first. An item that dies unused counts as
   /// used when it dies.
   std::vector<uint32_t> farthest;
-  std::vector<uint64_t> next_use;     // of each item: events from now; no_use: none known
+  std::vector<uint64_t> next_use;     // of each item, on the device: events from now; or no_use
   std::vector<uint64_t> next_change;  // the same of the next write or death
   uint64_t lacking = no_use;          // events from now: the first that needs a write to have room
   uint64_t window = 0;                // events from now until which fetch holds

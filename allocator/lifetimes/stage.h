@@ -203,6 +203,7 @@ class StageTiers {
   void finish_leaving() {}
 
   bool may_arrive(uint32_t block) const { return !of(block).unborn && of(block).away(); }
+  bool at_host(uint32_t) const { return false; }
   uint64_t arrivable(uint32_t block) const { return s_->arrivable(block); }
   uint64_t soon() const;
   void reclaim_ready() {}

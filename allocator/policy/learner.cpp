@@ -1,9 +1,16 @@
 #include "allocator/policy/learner.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "allocator/lifetimes/decide.h"
 #include "allocator/memory/units.h"
 
 namespace firn {
+
+namespace {
+constexpr uint64_t late_part = 8;  // of a period: as late as that a use in host memory still comes
+}
 
 /// The identity of the life that begins; 0: none does.
 Identity Learner::feed(const EventRing::Event& event) {
@@ -40,9 +47,45 @@ Identity Learner::feed(const EventRing::Event& event) {
     history_.touch(life, event.kind == EventKind::touch_write);
   }
   used_at_[event.block] = history_.now();
-  const uint64_t ahead = life && history_.known() ? history_.next_event(life) : History::never;
-  block.next_use = ahead == History::never ? lifetimes::no_use : history_.now() + ahead;
+  foresee_use(block, life);
   return begun;
+}
+
+/// Wherever it is used next.
+void Learner::foresee_use(Block& block, Life life) {
+  uint64_t ahead = History::never;
+  if (life && history_.known()) {
+    ahead = history_.next_event(life);
+    const Identity identity = history_.identity(life);
+    const uint32_t at_host = identity < host_use_of_.size() ? host_use_of_[identity] : 0;
+    if (at_host) ahead = std::min(ahead, host_use_ahead(host_uses_[at_host - 1]));
+  }
+  block.next_use = ahead == History::never ? lifetimes::no_use : history_.now() + ahead;
+}
+
+uint64_t Learner::host_use_ahead(const HostUsed& last) const {
+  const uint64_t period = history_.period(), due = last.position + period, now = history_.now();
+  if (period == 0) return History::never;
+  if (due > now) return due - now;
+  return now - due <= period / late_part ? 1 : History::never;
+}
+
+/// Their events have all been fed. A block without a life begins with this use.
+void Learner::place_hosted() {
+  for (const auto& [named, writes] : std::exchange(just_hosted_, {})) {
+    Block& block = table_[named.index];
+    if (block.generation != named.generation) continue;
+    if (!life_of(block)) (void)feed({EventKind::touch_read, named.index});
+    const Identity identity = history_.identity(life_of(block));
+    if (identity >= host_use_of_.size()) host_use_of_.resize(identity + 1024);
+    uint32_t& at = host_use_of_[identity];
+    if (!at) {
+      host_uses_.push_back({identity, writes, 0});
+      at = static_cast<uint32_t>(host_uses_.size());
+    }
+    host_uses_[at - 1] = {identity, writes, history_.now()};
+    foresee_use(block, life_of(block));
+  }
 }
 
 void Learner::note_dropped(const Block& block, std::span<const Block* const> inputs) {

@@ -53,6 +53,7 @@ class Learner {
       } while (ring_.pop(event, end));
     }
     if (!just_dropped_.empty()) place_dropped();
+    if (!just_hosted_.empty()) place_hosted();
     return any;
   }
   /// Has anything happened since the last call of this?
@@ -75,6 +76,22 @@ class Learner {
     if (identity >= made_from_.size()) return {};
     return made_from_[identity];
   }
+  /// The processor uses the block in host memory, behind the events so far. As events of the program
+  /// these would not repeat: other threads ask for them, at times of their own.
+  void note_host_use(const Block& block, bool writes) FIRN_HELD {
+    just_hosted_.push_back({{block.index, block.generation}, writes});
+  }
+  /// The last use of an identity there, behind that event.
+  struct HostUsed {
+    Identity identity;
+    bool writes;
+    uint64_t position;
+  };
+  std::span<const HostUsed> host_uses() const FIRN_HELD { return host_uses_; }
+  /// Events from now until it comes again, a period behind the last time, or somewhat later;
+  /// History::never: it does not.
+  uint64_t host_use_ahead(const HostUsed& last) const FIRN_HELD;
+
   /// The identity of the life that the block, which has not ended, was freed with; 0: unknown.
   Identity last_identity_of(const Block& block) const FIRN_HELD {
     return block.index < identity_of_.size() ? identity_of_[block.index] : 0;
@@ -103,6 +120,8 @@ class Learner {
   static constexpr size_t sizes_most = 1 << 18;
   Identity feed(const EventRing::Event& event) FIRN_HELD;
   void place_dropped() FIRN_HELD;
+  void place_hosted() FIRN_HELD;
+  void foresee_use(Block& block, Life life) FIRN_HELD;
 
   EventRing& ring_;
   BlockTable& table_;
@@ -125,6 +144,13 @@ class Learner {
   std::vector<Dropped> just_dropped_ FIRN_GUARDED;
   std::vector<uint64_t> dropped_behind_ FIRN_GUARDED;  // by identity
   std::vector<std::vector<Identity>> made_from_ FIRN_GUARDED;  // by identity
+  struct Hosted {
+    Named block;
+    bool writes;
+  };
+  std::vector<Hosted> just_hosted_ FIRN_GUARDED;
+  std::vector<HostUsed> host_uses_ FIRN_GUARDED;
+  std::vector<uint32_t> host_use_of_ FIRN_GUARDED;  // by identity: its number among them + 1
   std::vector<uint16_t> stream_of_ FIRN_GUARDED;  // by identity: the stream + 1
   // By identity and known_as.
   std::map<std::pair<Identity, uint64_t>, uint64_t> bytes_of_ FIRN_GUARDED;

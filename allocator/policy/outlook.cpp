@@ -26,6 +26,10 @@ void Outlook::clear() {
   blocks_.clear();
   items_.clear();
   steps_.clear();
+  all_steps_.clear();
+  host_uses_.clear();
+  host_uses_passed_ = 0;
+  hosts_ = false;
   parts_.clear();
   std::fill(part_of_.begin(), part_of_.end(), none);
   std::fill(first_of_.begin(), first_of_.end(), none);
@@ -119,7 +123,31 @@ void Outlook::release_inputs(uint32_t part, uint64_t ahead) {
 }
 
 void Outlook::step(uint32_t part, Step::Kind kind, uint64_t ahead) {
-  if (parts_[part].item != none) steps_.push_back({ahead, kind, parts_[part].item});
+  if (parts_[part].item == none) return;
+  steps_.push_back({ahead, kind, parts_[part].item});
+  if (hosts_) all_steps_.push_back(steps_.back());
+}
+
+void Outlook::foresee_host_uses(const Learner& learner) {
+  for (const Learner::HostUsed& last : learner.host_uses())
+    if (const uint64_t ahead = learner.host_use_ahead(last); ahead <= learner.history().period())
+      host_uses_.push_back({ahead, last.identity, last.writes});
+  std::sort(host_uses_.begin(), host_uses_.end(), [](const HostUse& a, const HostUse& b) {
+    return a.ahead != b.ahead ? a.ahead < b.ahead : a.identity < b.identity;
+  });
+  hosts_ = !host_uses_.empty();
+}
+
+/// Those behind the event.
+void Outlook::step_at_host(uint64_t ahead) {
+  for (; host_uses_passed_ < host_uses_.size(); ++host_uses_passed_) {
+    const HostUse& use = host_uses_[host_uses_passed_];
+    if (use.ahead > ahead) return;
+    const uint32_t part = part_of(use.identity);
+    if (part == none || parts_[part].item == none) continue;
+    all_steps_.push_back({ahead, use.writes ? Step::Kind::host_write : Step::Kind::host_read,
+                          parts_[part].item});
+  }
 }
 
 void Outlook::bear(uint32_t part, uint64_t pages, uint64_t ahead) {
@@ -166,7 +194,9 @@ void Outlook::look_ahead(
     const std::function<uint64_t(const History::Upcoming&)>& pages_to_come) {
   const History& history = learner.history();
   const uint64_t period = history.period();
+  foresee_host_uses(learner);
   for (uint64_t ahead = 1; ahead <= period; ++ahead) {
+    step_at_host(ahead - 1);
     const History::Upcoming coming = history.upcoming(ahead);
     const Identity identity = coming.identity;
     const uint64_t dropped_behind = learner.dropped_behind(identity) + period;
@@ -193,6 +223,7 @@ void Outlook::look_ahead(
     if (parts_[part].needs.empty()) need_inputs(learner, part, identity);
     drop(part, ahead);
   }
+  step_at_host(period);
   for (size_t identity = 0; identity < part_of_.size(); ++identity)
     if (const uint32_t part = part_of_[identity]; part != none && parts_[part].item != none)
       items_[parts_[part].item].again = first_of_[identity];

@@ -40,6 +40,9 @@ class Outlook {
   const std::vector<Name>& blocks() const { return blocks_; }
   const std::vector<lifetimes::Item>& items() const { return items_; }
   const std::vector<lifetimes::Step>& steps() const { return steps_; }
+  /// With the uses in host memory.
+  const std::vector<lifetimes::Step>& all_steps() const { return hosts_ ? all_steps_ : steps_; }
+  bool has_host_uses() const { return hosts_; }
   /// Nanoseconds of device time from now to each step, never descending; `period_ns`: of all.
   std::vector<uint64_t> step_times(const History& history, uint64_t period_ns) const;
 
@@ -63,6 +66,8 @@ class Outlook {
   void need_inputs(const Learner& learner, uint32_t part, Identity identity) FIRN_HELD;
   void release_inputs(uint32_t part, uint64_t ahead) FIRN_HELD;
   void step(uint32_t part, lifetimes::Step::Kind kind, uint64_t ahead) FIRN_HELD;
+  void foresee_host_uses(const Learner& learner) FIRN_HELD;
+  void step_at_host(uint64_t ahead) FIRN_HELD;
   void bear(uint32_t part, uint64_t pages, uint64_t ahead) FIRN_HELD;
   void drop(uint32_t part, uint64_t ahead) FIRN_HELD;
   void make_again(uint32_t part, uint64_t ahead) FIRN_HELD;
@@ -71,7 +76,15 @@ class Outlook {
 
   std::vector<Name> blocks_;
   std::vector<lifetimes::Item> items_;
-  std::vector<lifetimes::Step> steps_;
+  std::vector<lifetimes::Step> steps_, all_steps_;
+  struct HostUse {
+    uint64_t ahead;
+    Identity identity;
+    bool writes;
+  };
+  std::vector<HostUse> host_uses_;  // to come, in order
+  size_t host_uses_passed_ = 0;     // by look_ahead()
+  bool hosts_ = false;              // there are some
   std::vector<Part> parts_;
   std::vector<uint32_t> part_of_;   // by identity: the part that plays it; or none
   std::vector<uint32_t> first_of_;  // and the first item that played it

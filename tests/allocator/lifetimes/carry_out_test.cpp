@@ -18,7 +18,7 @@ struct Piece {
 
 struct Block {
   uint64_t size = 4, mapped = 4, clean = 0, next_use = no_use;
-  bool used = false, captured = false, copied = false, leaves = false;
+  bool used = false, captured = false, copied = false, leaves = false, at_host = false;
   std::vector<Piece> pieces{{}};
   uint32_t life = 1;
   uint64_t touched = 0;
@@ -81,6 +81,7 @@ class Tiers {
   }
   void finish_leaving() {}
   bool may_arrive(char b) const { return of(b).mapped < of(b).size; }
+  bool at_host(char b) const { return of(b).at_host; }
   uint64_t arrivable(char b) const { return std::min(m_->free, of(b).size - of(b).mapped); }
   uint64_t soon() const { return m_->free + m_->leaving; }
   void reclaim_ready() { m_->free += std::exchange(m_->ready, 0); }

@@ -3,6 +3,7 @@
 // Owns: all of them. Locks: none (one thread).
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,10 +39,12 @@ struct MachineOptions {
   double watch_fraction = 0;             // see EngineOptions; 0: every use is seen from the start
 
   /// The engine has four spans of 32 MiB on the way to the store at most, and each request keeps one
-  /// SSD busy: where there are several, pieces are those of programs. One SSD is as busy with larger
-  /// ones, which are less work to simulate.
+  /// SSD busy: of the pieces, two for each SSD are in them, or of those of programs, as many as
+  /// there are. Few SSDs are as busy with large ones, which are less work to simulate.
   uint64_t piece() const {
-    return piece_bytes != 0 ? piece_bytes : ssds > 1 ? EngineOptions{}.piece_bytes : 32u << 20;
+    constexpr uint64_t most = 32u << 20;
+    if (piece_bytes != 0) return piece_bytes;
+    return std::clamp(2 * most / std::max(ssds, 1u), uint64_t{EngineOptions{}.piece_bytes}, most);
   }
 };
 

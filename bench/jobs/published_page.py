@@ -126,7 +126,8 @@ def bandwidths(found: dict[str, Any]) -> Iterator[Row]:
                            if (part(row, row[way]) or 0) >= NEAR), "none of these")
                 for way in ("lifetime", "remake")}
         yield Row("TERAIO", f"{rows[0]['job']}, {rows[0]['batch']} x {rows[0]['length']}: {what}",
-                  theirs, "; ".join(ran), rows[0]["machine"] + ": " + rows[0]["words"],
+                  theirs, "; ".join(ran), f"{machine}, SSDs of "
+                  f"{rows[0]['write_gbs'] / rows[0]['ssds']:g} GB/s each way, no host memory",
                   command_of(found, "teraio-bandwidth"),
                   f"{NEAR:g} of ideal by moving from {near['lifetime']}, with values made again "
                   f"from {near['remake']}")
@@ -228,10 +229,11 @@ def depths(found: dict[str, Any]) -> Iterator[Row]:
                   f"{max(speeds):.4f} of unlimited speed", few["words"], command,
                   "" if slow <= LONGER else f"up to {100 * slow:.1f} % longer: the driver's calls "
                   "that map memory delay the kernel behind them")
-        least = [row["least_" + way] for row in ran if "steady_s" in row.get("least_" + way, {})]
+        least = [row for row in ran if "steady_s" in row.get("least_" + way, {})]
         if len(least) > 1:
-            bytes_ = [each["budget_bytes"] / 2**30 for each in least]
-            yield Row("L2L", f"{what}, {words}: least for a step at most 1 % longer", "constant",
+            bytes_ = [row["least_" + way]["budget_bytes"] / 2**30 for row in least]
+            yield Row("L2L", f"BERT-Large, {least[0]['layers']} to {least[-1]['layers']} layers, "
+                      f"{words}: least memory for a step at most 1 % longer", "constant",
                       ", ".join(f"{each:.2f}" for each in bytes_) + " GiB", few["words"], command,
                       "" if max(bytes_) <= 1.25 * min(bytes_) else
                       "so much stays that fewer of the driver's calls are needed")

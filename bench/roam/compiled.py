@@ -5,7 +5,7 @@
 Of each of ROAM's models the forward and the backward graph as Inductor lowers them
 (inductor_program.py), in Inductor's order, no optimizer, three steps, through PyTorch's allocator
 and Firn as reserved.py does it. Three programs: as it is by default; with Inductor's own memory
-planning; with one pool a graph in which all that is made and freed within the graph has the
+planning forced, which it leaves out in training; with one pool a graph in which all that is made and freed within the graph has the
 addresses of `firn layout`. (That is more than could be done: Inductor lets convolutions and others
 make their own results.) MiB. "bound": the most that any plan of addresses could save beside Firn's
 least, in %: no layout is lower than what is alive.
@@ -86,10 +86,9 @@ def programs(name, batch, folder, build):
     scaled = [] if (name, batch, False) in figures.MATHS else ["--scaled-attention"]
     files = {kind: folder / f"compiled-{name}-{batch}.{kind}.json"
              for kind in ("plain", "planning", "pools")}
-    for kind, more in (("plain", []), ("planning", ["--memory-planning"])):
-        if not files[kind].exists():
-            reserved.run(build, "", HERE / "inductor_program.py", name, batch, files[kind],
-                         *scaled, *more)
+    if not files["planning"].exists():
+        reserved.run(build, "", HERE / "inductor_program.py", name, batch, files["plain"],
+                     files["planning"], *scaled)
     events = json.loads(files["plain"].read_text())
     files["pools"].write_text(json.dumps(pooled(build / "allocator/command/firn", events, folder)))
     return files

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The allocations of torch.compile's forward and backward graph, as eager.py writes them:
-inductor_program.py MODEL BATCH FILE [--scaled-attention] [--memory-planning]
+inductor_program.py MODEL BATCH FILE PLANNED_FILE [--scaled-attention]
 
 Inductor lowers the model for the GPU at hand; its Python is then run on fake tensors with Triton
 kernels left out: buffers come and go as that program says, none takes memory. Three times: forward,
-backward, gradients let go of. --memory-planning: with Inductor's own, which is off by default.
+backward, gradients let go of. PLANNED_FILE is the same with Inductor's own memory planning, which
+it never does in training ("because it presently increases peak memory consumption", says
+torch/_inductor/codegen/wrapper.py of 2.11): it is told that these graphs are for inference.
 """
 
 import argparse
@@ -54,6 +56,13 @@ def sources(function, arguments, backend):
     return found
 
 
+def planned_always():
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    passes = PythonWrapperCodegen.run_wrapper_ir_passes
+    torch._inductor.config.memory_planning = True
+    PythonWrapperCodegen.run_wrapper_ir_passes = lambda wrapper, _: passes(wrapper, True)
+
+
 class NoKernel:
     def run(self, *_, **__):
         pass
@@ -72,7 +81,8 @@ class NoCompiler:
 def from_pool(pool, offset, dtype, size, stride):
     item = torch.empty((), dtype=dtype, device="meta").element_size()
     length = 1 + sum((count - 1) * step for count, step in zip(size, stride))
-    part = pool.view(torch.uint8)[offset:offset + length * item]
+    flat = pool.as_strided((pool.untyped_storage().nbytes() // pool.element_size(),), (1,), 0)
+    part = flat.view(torch.uint8)[offset:offset + length * item]
     return part.view(dtype).as_strided(size, stride)
 
 
@@ -134,16 +144,7 @@ def steps(texts, inputs):
     return recorder.events
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=models.NAMES)
-    parser.add_argument("batch", type=int)
-    parser.add_argument("file")
-    parser.add_argument("--scaled-attention", action="store_true")
-    parser.add_argument("--memory-planning", action="store_true")
-    given = parser.parse_args()
-    torch._inductor.config.memory_planning = given.memory_planning
+def program(name, batch):
     kept = []
 
     def keep(module, examples, **_):
@@ -152,13 +153,30 @@ def main():
         from torch._inductor.compile_fx import compile_fx
         return compile_fx(module, examples)
 
-    with torch.device("cuda"), sdpa_kernel(SDPBackend.MATH), \
-            models.scaled_attention(given.scaled_attention):
-        model, value, target, loss = models.build(given.model, given.batch)
-        texts = sources(lambda value, target: loss(model(value), target), (value, target), keep)
-        events = steps(texts, kept)
-    with open(given.file, "w", encoding="utf-8") as file:
-        json.dump(events, file)
+    model, value, target, loss = models.build(name, batch)
+    texts = sources(lambda value, target: loss(model(value), target), (value, target), keep)
+    return steps(texts, kept)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=models.NAMES)
+    parser.add_argument("batch", type=int)
+    parser.add_argument("file")
+    parser.add_argument("planned_file")
+    parser.add_argument("--scaled-attention", action="store_true")
+    given = parser.parse_args()
+    torch._inductor.config.compile_threads = 1
+    for path in (given.file, given.planned_file):
+        if path == given.planned_file:
+            planned_always()
+        torch._dynamo.reset()
+        with torch.device("cuda"), sdpa_kernel(SDPBackend.MATH), \
+                models.scaled_attention(given.scaled_attention):
+            events = program(given.model, given.batch)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(events, file)
 
 
 if __name__ == "__main__":

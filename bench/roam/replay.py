@@ -12,7 +12,7 @@ import sys
 import torch
 
 STREAM = 0
-TOLERANCE = 1 << 20
+TOLERANCE, PARTS = 1 << 20, 500     # of the least budget: bytes, or a part of it
 
 
 def replay(events):
@@ -67,9 +67,10 @@ def with_budget(events, budget):
     return found
 
 
-def least_budget(events, most):
-    low, high = 0, most
-    while high - low > TOLERANCE:
+def least_budget(events, low, most):
+    """Between what is alive and what was held without a budget."""
+    high, tolerance = most, max(TOLERANCE, most // PARTS)
+    while high - low > tolerance:
         middle = (low + high) // 2
         if forked(lambda at=middle: with_budget(events, at)):
             high = middle
@@ -88,7 +89,7 @@ def main():
         if found is None:
             sys.exit(f"replay.py: {path}: out of memory")
         if "device" in found:
-            found["least"] = least_budget(events, found["device"])
+            found["least"] = least_budget(events, found["requested"], found["device"])
         print(json.dumps(found), flush=True)
 
 

@@ -88,6 +88,9 @@ def test_a_part_of_a_pool_is_the_pool_s_storage(program):
     part.fill_(1.0)
     assert pool.nonzero().min() >= 16 and pool.nonzero().max() < 40
     assert part.untyped_storage()._cdata == pool.untyped_storage()._cdata
+    strided = torch.zeros(4, 5, dtype=torch.float32).t()
+    program.from_pool(strided, 8, torch.uint8, (4,), (1,)).fill_(255)
+    assert strided.t().flatten().isnan().nonzero().tolist() == [[2]]
 
 
 def test_the_names_that_a_graph_takes(program):

@@ -77,3 +77,34 @@ def test_planning_time_is_beside_roam_s_own_seconds(roam):
     theirs = sum(sum(of[4]) for of in roam.PUBLISHED.values())
     assert f" {theirs / ours:.0f} x faster than ROAM" in found.ours
     assert found.theirs.startswith("53.7 x faster than MODeL")
+
+
+def test_reserved_memory_and_the_second_opinion_have_tables_of_their_own(roam, tmp_path):
+    results = tmp_path / "RESULTS.md"
+    results.write_text(RESULTS.read_text().split("## ")[0] + """
+## Reserved memory
+
+| step | program | native reserved |
+|---|---|---|
+| alexnet 1 | graph | 1330.2 |
+| alexnet 1 | eager | 1.0 |
+| alexnet 32 | graph | 665.1 |
+
+## A second opinion on small graphs
+
+| graphs | graphs | proven by CP-SAT | firn there | worst gap, % | firn s, median | \
+MODeL's program proven | its firn there | its s, median |
+|---|---|---|---|---|---|---|---|---|
+| step 20 | 25 | 24 | 23 | 1.500 | 0.02 | 20 of 25 | 19 | 0.40 |
+| step 30 | 25 | 20 | 20 | 0.000 | 0.04 |  |  |  |
+""".replace("\\\n", ""))
+    *_, reserved, ilp, proven = roam.rows(results)
+    # 665.1 of 1330.2 and of 665.1; of ROAM's 771 and 798.
+    assert reserved.ours == "25.0 % less" and reserved.theirs.startswith("15.2 % less")
+    assert "mean of 2 rows" in reserved.what and reserved.why == ""
+    assert ilp.theirs == "20 optima proven, median 0.40 s"
+    assert ilp.ours == "19 of 20 reached, median 0.02 s" and ilp.why
+    assert proven.theirs == "44 proven" and proven.ours.startswith("43 of 44 reached")
+    assert "1.500 % above at worst" in proven.ours and proven.why
+    results.write_text(RESULTS.read_text().split("## ")[0])
+    assert [each.ours for each in roam.rows(results)[-2:]] == ["", ""]

@@ -158,7 +158,7 @@ def main():
         if trouble:
             troubles.append(f"{name}: {trouble}")
 
-    print("| graphs | " + " | ".join(HEAD) + " |")
+    print("| kind, operators | " + " | ".join(HEAD) + " |")
     print("|---|" + "---|" * len(HEAD))
     sizes = [int(each) for each in given.operators.split(",") if given.graphs]
     with tempfile.TemporaryDirectory() as scratch:

@@ -92,7 +92,7 @@ def test_reserved_memory_and_the_second_opinion_have_tables_of_their_own(roam, t
 
 ## A second opinion on small graphs
 
-| graphs | graphs | proven by CP-SAT | firn there | worst gap, % | firn s, median | \
+| kind, operators | graphs | proven by CP-SAT | firn there | worst gap, % | firn s, median | \
 MODeL's program proven | its firn there | its s, median |
 |---|---|---|---|---|---|---|---|---|
 | step 20 | 25 | 24 | 23 | 1.500 | 0.02 | 20 of 25 | 19 | 0.40 |

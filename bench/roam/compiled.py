@@ -5,10 +5,10 @@
 Of each of ROAM's models the forward and the backward graph as Inductor lowers them
 (inductor_program.py), in Inductor's order, no optimizer, three steps, through PyTorch's allocator
 and Firn as reserved.py does it. Three programs: as it is by default; with Inductor's own memory
-planning forced, which it leaves out in training; with one pool a graph in which all that is made and freed within the graph has the
-addresses of `firn layout`. (That is more than could be done: Inductor lets convolutions and others
-make their own results.) MiB. "bound": the most that any plan of addresses could save beside Firn's
-least, in %: no layout is lower than what is alive.
+planning forced, which it leaves out in training; with one pool a graph in which all that is made
+and freed within the graph has the addresses of `firn layout`. (That is more than could be done:
+Inductor lets convolutions and others make their own results.) MiB. "bound": the most that any plan
+of addresses could save beside Firn's least, in %: no layout is lower than what is alive.
 """
 
 import argparse

@@ -3,8 +3,8 @@
 [--real]. FILE gets JSON: a list of [storage, bytes] (made), [storage, 0] (freed) and "step".
 
 WAY: in-graph (ROAM's convention, capture.py's step: Adam's m and v are made in each step) or adam
-(torch.optim.Adam as PyTorch has it on a GPU, loss.backward(), zero_grad()). The program runs on fake
-tensors of a GPU, so nothing of it takes memory or time: storages come and go by the program's own
+(torch.optim.Adam as PyTorch has it on a GPU, loss.backward(), zero_grad()). The program runs on
+fake tensors of a GPU, so nothing of it takes memory: storages come and go by the program's own
 references, as on a GPU; what kernels and libraries take for themselves while they run is missing.
 With --real it runs on the GPU instead, and FILE gets the peaks that PyTorch counts.
 """

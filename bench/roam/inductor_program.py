@@ -52,7 +52,7 @@ def sources(function, arguments, backend):
     with contextlib.suppress(Lowered):
         torch.compile(function, backend=backend)(*arguments)
     if len(found) != 2:
-        sys.exit(f"inductor_program.py: {len(found)} graphs instead of a forward and a backward one")
+        sys.exit(f"inductor_program.py: {len(found)} graphs, not a forward and a backward one")
     return found
 
 

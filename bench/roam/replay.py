@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Allocations in the order of a file (eager.py, reserved.py) through whichever allocator PyTorch has
+"""Allocations in the order of a file (eager.py, reserved.py) through the allocator that PyTorch has
 here, without kernels: replay.py FILE... Prints a JSON object per file: the peaks of allocated and
 of reserved memory over its steps, in bytes. Under Firn also the device memory that it held at most,
 and the least budget at which all of it is allocated with nothing moved (by bisection).

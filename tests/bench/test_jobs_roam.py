@@ -1,4 +1,4 @@
-"""bench/jobs/published_roam.py: ROAM's headlines, its own rows' and Firn's by the same arithmetic."""
+"""bench/jobs/published_roam.py: ROAM's headlines, its own rows' and Firn's by one arithmetic."""
 
 import pathlib
 import sys

@@ -10,6 +10,7 @@
 #include "allocator/blocks/block.h"
 #include "allocator/memory/frames.h"
 #include "allocator/simulate/host_work.h"
+#include "allocator/simulate/replay_totals.h"
 #include "firn/check.h"
 
 namespace firn::simulate {
@@ -19,15 +20,6 @@ using lifetimes::EventKind;
 namespace {
 
 constexpr unsigned pumps_most = 1000;  // in a row without time going on
-
-/// Counters that only grow; the difference of two is what an interval did.
-struct Totals {
-  EngineStats engine;
-  HostTotals host;
-  uint64_t stall_for_host_ns = 0;
-  uint64_t written_bytes = 0, read_bytes = 0;
-  std::vector<uint64_t> written_by_ssd;
-};
 
 class ReplayRun {
  public:
@@ -432,30 +424,8 @@ ReplayResult ReplayRun::result(const Totals& begin, const Totals& end) {
   };
   r.steady_s = since(iteration_ends_ns_, begin_ns_);
   r.stall_s = since(stall_ns_at_, 0);
-  const auto mean = [&](auto of) {
-    return static_cast<double>(of(end) - of(begin)) / count;
-  };
-  r.bytes_spilled = mean([](const Totals& t) { return t.engine.spilled_bytes; });
-  r.bytes_faulted = mean([](const Totals& t) { return t.engine.faulted_bytes; });
-  r.bytes_prefetched = mean([](const Totals& t) { return t.engine.prefetched_bytes; });
-  r.bytes_forwarded = mean([](const Totals& t) { return t.engine.forwarded_bytes; });
-  r.bytes_clean_dropped = mean([](const Totals& t) { return t.engine.clean_dropped_bytes; });
-  r.bytes_written = mean([](const Totals& t) { return t.written_bytes; });
-  for (size_t ssd = 0; ssd < end.written_by_ssd.size(); ++ssd)
-    r.bytes_written_by_ssd.push_back(mean([&](const Totals& t) { return t.written_by_ssd[ssd]; }));
-  r.bytes_read = mean([](const Totals& t) { return t.read_bytes; });
-  r.bytes_in_host = mean([](const Totals& t) { return t.engine.zero_copy_bytes; });
-  r.evictions = mean([](const Totals& t) { return t.engine.evictions; });
-  r.faults = mean([](const Totals& t) { return t.engine.faults; });
-  r.maps = mean([](const Totals& t) { return t.engine.maps; });
-  r.unmaps = mean([](const Totals& t) { return t.engine.unmaps; });
-  r.frames_created = mean([](const Totals& t) { return t.engine.frames_created; });
+  add_means(r, begin, end, count);
   r.host_rows = trace_.host_rows;
-  r.host_s = mean([](const Totals& t) { return t.host.busy_ns; }) * 1e-9;
-  r.host_waited_s = mean([](const Totals& t) { return t.host.waited_ns; }) * 1e-9;
-  r.stall_for_host_s = mean([](const Totals& t) { return t.stall_for_host_ns; }) * 1e-9;
-  r.bytes_used_at_host = mean([](const Totals& t) { return t.engine.host_use_bytes; });
-  r.plan_s = mean([](const Totals& t) { return t.engine.plan_ns; }) * 1e-9;
   r.peak_device_bytes = machine_.check_peak_frame_bytes();
   r.peak_allocated_bytes = end.engine.peak_allocated_bytes;
   r.peak_host_bytes = peak_host_bytes_;
@@ -472,7 +442,7 @@ ReplayResult ReplayRun::result(const Totals& begin, const Totals& end) {
 }  // namespace
 
 Result<ReplayResult> replay(Machine& machine, const ProgramTrace& trace,
-                                  const ReplayOptions& options) {
+                            const ReplayOptions& options) {
   FIRN_CHECK(options.iterations > 0 && !trace.kernels.empty(), "nothing to run");
   return ReplayRun(machine, trace, options).run();
 }

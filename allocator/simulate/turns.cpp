@@ -21,7 +21,6 @@ void Turns::start(std::function<void()> body) {
   parties_.push_back(std::make_unique<Party>());
   Party& party = *parties_.back();
   party.seen = happened_ - 1;  // it may run
-  party.until_ns = UINT64_MAX;
   party.thread = std::thread([this, &party, index, body = std::move(body)] {
     party.go.acquire();
     body();

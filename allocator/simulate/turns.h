@@ -40,7 +40,7 @@ class Turns {
     std::thread thread;
     const std::function<bool()>* ready = nullptr;  // what it waits for; null: for anything
     uint64_t seen = 0;                             // happened_ when it began to wait
-    uint64_t until_ns = 0;
+    uint64_t until_ns = UINT64_MAX;                // and no longer
     bool over = false;
   };
 

@@ -6,8 +6,8 @@
              [--iterations N] [--firn BINARY]
   figures.py --depth bert-large,... [--budget 40GiB] [--layers 12,24,48,96]
   figures.py --published teraio,teraio-ways,teraio-lifetimes,teraio-bandwidth,ssdtrain,
-                         ssdtrain-rok,l2l,l2l-batches,l2l-depths,l2l-many [--jobs NAME,...]
-                         [--batches N,...] [--layers N,...]
+                         ssdtrain-rok,l2l,l2l-batches,l2l-depths,l2l-many,l2l-host
+                         [--jobs NAME,...] [--batches N,...] [--layers N,...]
   figures.py --again --out DIR       # only the plots and the page, of the figures in DIR
 
 Traces come from record.py (fake tensors, times by a roofline), or are those that `firn run --trace
@@ -53,10 +53,11 @@ KEYS = {"jobs": ("job", "machine", "ssds"), "depth": ("job", "machine", "budget_
         "teraio_ways": ("job", "machine", "batch", "length", "way", "micro_batches"),
         "l2l": ("job", "machine"), "l2l_batches": ("job", "machine"),
         "l2l_depths": ("job", "machine", "layers"), "l2l_many": ("job", "machine"),
-        "teraio_bandwidth": ("job", "machine", "batch", "length", "ssds")}
+        "teraio_bandwidth": ("job", "machine", "batch", "length", "ssds"),
+        "l2l_host": ("job", "machine", "batch")}
 
 PUBLISHED = ("teraio", "teraio-ways", "teraio-lifetimes", "teraio-bandwidth", "ssdtrain",
-             "ssdtrain-rok", "l2l", "l2l-batches", "l2l-depths", "l2l-many")
+             "ssdtrain-rok", "l2l", "l2l-batches", "l2l-depths", "l2l-many", "l2l-host")
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
@@ -219,6 +220,9 @@ def tasks(given: argparse.Namespace, runner: runs.Runner):
             yield "l2l_depths", lambda count=count: l2l.depth(runner, gpus.MACHINES["v100"], count)
     if "l2l-many" in given.published:
         yield "l2l_many", lambda: l2l.many_parameters(runner, gpus.MACHINES["v100"])
+    if "l2l-host" in given.published:
+        for case in (each for each in l2l.HOST_CASES if each.job in given.jobs or no_jobs):
+            yield "l2l_host", lambda case=case: l2l.hosts(runner, case)
     if given.depth or given.published or given.again:
         return
     for job in given.jobs or DEFAULT_JOBS:

@@ -6,7 +6,10 @@ orders(): jobs on the H200 as they are, recomputed, with eager updates (also wit
 makes again), and in L2L's order (relay), each as a part of the plain job's speed with unlimited
 memory. batches(), depth(): BERT-Large on the V100: a loop that accumulates gradients in the
 largest parts that fit the GPU, beside the relay with Firn; and the relay of more and more layers.
-many_parameters(): a GPT of 50 B on the same GPU, with 512 GiB of host memory.
+many_parameters(): a GPT of 50 B on the same GPU, with 512 GiB of host memory. hosts(): the relay
+with AdamW as it is (states of 16 bits, no master), with a master and states of 32 bits on the
+device, and with these at the host, which steps so many parameters a second (gpus.CPUS; record.py
+--optimizer host).
 """
 
 from __future__ import annotations
@@ -37,9 +40,34 @@ LENGTH = 512
 MANY = ("gpt-50b", 4, 512)     # the job, its parts, GiB of host memory (the paper's)
 
 
+@dataclasses.dataclass(frozen=True)
+class HostCase:
+    """A relay in so many parts, at budgets that are parts of the plain job's memory (in percent) or
+    bytes; `cpus` step at the host."""
+    job: str
+    machine: str
+    parts: int
+    budgets: tuple[int, ...]
+    cpus: tuple[str, ...]
+    optimizers: tuple[str, ...] = ("plain", "fp32", "host")
+    batch: int = 0
+    host_gib: int = 0          # 0: as the machine has
+
+
+V100_HOST_BYTES = 2 << 30      # what the relay of BERT-Large runs in, and some more
+HOST_CASES = (
+    *(HostCase(job, "h200", 2, (50, 20), ("2g", "5g", "10g")) for job in ("gpt-8192",
+                                                                         "bert-16384")),
+    *(HostCase("bert-large", "v100", batch // PART, (V100_HOST_BYTES,), ("1g", "2g"),
+               batch=batch) for batch in (32, 256)),
+    HostCase(MANY[0], "v100", MANY[1], (gpus.MACHINES["v100"].budget_bytes,), ("1g",),
+             ("host",), host_gib=MANY[2]))
+
+
 def _kept(found: Recorded) -> dict[str, Any]:
-    return {key: found.summary[key] for key in ("kernels", "seconds", "peak_bytes",
-                                                "persistent_bytes", "largest_kernel_bytes")}
+    return {key: found.summary[key] for key in (
+        "kernels", "seconds", "peak_bytes", "persistent_bytes", "largest_kernel_bytes",
+        "host_seconds") if key in found.summary}
 
 
 def orders(runner: Runner, job: str, machine: gpus.Machine, percents: tuple[int, ...] = PERCENTS,
@@ -138,3 +166,36 @@ def many_parameters(runner: Runner, machine: gpus.Machine, job: str = MANY[0]) -
         return {**row, "error": found.error}
     return {**row, **_kept(found), "budget_bytes": machine.budget_bytes,
             **runner.simulate(found.prefix, machine.budget_bytes, machine)}
+
+
+def hosts(runner: Runner, case: HostCase) -> dict[str, Any]:
+    """Parts of the speed with unlimited memory of a plain loop over the same parts; of a whole batch
+    where there is none to compare with."""
+    machine = gpus.MACHINES[case.machine]
+    if case.host_gib:
+        machine = dataclasses.replace(machine, host_gib=case.host_gib)
+    changed = {"batch": case.batch, "length": LENGTH} if case.batch else {}
+    loop = {"micro_batches": case.parts} if case.batch else {}
+    plain = runner.record(case.job, machine.gpu.name, **changed, **loop)
+    row: dict[str, Any] = {"job": case.job, "machine": machine.name, "batch": case.batch,
+                           "words": machine.words(), "times": "roofline", "parts": case.parts}
+    if plain.error:
+        return {**row, "error": plain.error}
+    row |= _kept(plain)
+    row["orders"] = []
+    for optimizer in case.optimizers:
+        for cpu in case.cpus if optimizer == "host" else ("",):
+            order = {"order": f"{optimizer} {cpu}".strip()}
+            found = runner.record(case.job, machine.gpu.name, "relay", micro_batches=case.parts,
+                                  **changed, optimizer=optimizer, **({"cpu": cpu} if cpu else {}))
+            if found.error:
+                row["orders"].append({**order, "error": found.error})
+                continue
+            budgets = []
+            for each in case.budgets:
+                budget = each if each > 100 else plain.summary["peak_bytes"] * each // 100
+                budgets.append({"percent": round(100 * budget / plain.summary["peak_bytes"]),
+                                "budget_bytes": budget,
+                                **runner.simulate(found.prefix, budget, machine)})
+            row["orders"].append({**order, **_kept(found), "budgets": budgets})
+    return row

@@ -26,6 +26,8 @@ COLUMNS = ("bound", "bound_remake", "lifetime", "remake", "age", "both", "recomp
            "chosen", "titan", "streaming", "paging", "nothing")
 KEPT = ("ideal_s", "steady_s", "bytes_spilled", "bytes_faulted", "bytes_written", "bytes_read",
         "stall_s", "plan_s", "peak_device_bytes")
+# Of a trace with rows at the host.
+HOSTED = ("host_rows", "host_s", "host_waited_s", "stall_for_host_s", "bytes_used_at_host")
 # With `--remake on`.
 REMADE = ("remade_values", "remade_bytes", "remade_s", "remake_choice_s")
 
@@ -60,10 +62,10 @@ class Runner:
                 self._traces[prefix] = job_traces.read(prefix)
             return self._traces[prefix]
 
-    def record(self, job: str, gpu: str, way: str = "plain", **changed: int) -> Recorded:
-        """`changed`: layers, batch, length, micro_batches. A job may also be the prefix of a trace
-        from a program that ran (`firn run --trace`): then there is that one way, with the times it
-        took."""
+    def record(self, job: str, gpu: str, way: str = "plain", **changed: int | str) -> Recorded:
+        """`changed`: layers, batch, length, micro_batches, optimizer, cpu. A job may also be the
+        prefix of a trace from a program that ran (`firn run --trace`): then there is that one way,
+        with the times it took."""
         if job not in models.JOBS:
             if way != "plain":
                 return Recorded(error="recorded as it ran, in no other way")
@@ -98,7 +100,8 @@ class Runner:
         if ran.returncode:
             return {"error": _last_line(ran)}
         found = json.loads(ran.stdout)
-        return {key: found[key] for key in (*KEPT, *(REMADE if remake else ()))}
+        return {key: found[key] for key in (*KEPT, *(REMADE if remake else ()), *HOSTED)
+                if key not in HOSTED or key in found}
 
     def remake(self, prefix: str, budget: int, machine: gpus.Machine) -> dict[str, Any]:
         return self.simulate(prefix, budget, machine, remake=True)

@@ -150,4 +150,4 @@ SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {
     "teraio_ways": show_teraio_way, "rok": show_rok,
     "lifetimes": show_lifetimes, "teraio_bandwidth": show_teraio_bandwidth,
     "l2l": show_orders, "l2l_batches": show_batches, "l2l_depths": show_depths,
-    "l2l_many": show_many}
+    "l2l_many": show_many, "l2l_host": show_orders}

@@ -201,6 +201,16 @@ TEST_F(CarryOutTest, where_disks_read_all_the_time_swaps_wait_for_the_last_part_
   EXPECT_EQ(did(), "A-4 C+4 ");
 }
 
+TEST_F(CarryOutTest, one_that_the_processor_uses_comes_behind_that) {
+  machine.blocks = {{'A', {.mapped = 0, .at_host = true}}, {'C', {.mapped = 0}}};
+  machine.free = 8;
+  plan.fetch = {candidate('A', 1), candidate('C', 2)};
+  EXPECT_TRUE(carry().fetch_ahead());
+  machine.blocks['A'].at_host = false;
+  EXPECT_TRUE(carry().fetch_ahead());
+  EXPECT_EQ(did(), "C+4 A+4 ");
+}
+
 TEST_F(CarryOutTest, little_arrives_at_a_time) {
   machine.blocks = {{'C', {.size = 40, .mapped = 0}}};
   machine.free = 40;

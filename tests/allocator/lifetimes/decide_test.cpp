@@ -235,6 +235,32 @@ TEST(Decide, of_what_is_written_late_enough_what_is_used_last_is_made_clean) {
   EXPECT_EQ(made_clean(by_writes), "0: 4");
 }
 
+/// A, on the device, is written in host memory at step 2, where it leaves for, and read at step 4: B,
+/// which is away, has its room from then on, and A comes back only behind that use.
+TEST(Decide, a_use_in_host_memory_takes_the_item_from_the_device) {
+  Case c;
+  c.items = {{.size = 4, .on_device = 4}, {.size = 4}};
+  c.capacity = 6;
+  c.period = 5;
+  c.steps = {{1, Step::Kind::read, 0},
+             {2, Step::Kind::host_write, 0},
+             {3, Step::Kind::read, 1},
+             {4, Step::Kind::read, 0},
+             {5, Step::Kind::write, 1}};
+  Decision d = decide(c.situation());
+  EXPECT_EQ(d.fetch, (std::vector<uint32_t>{1}));
+  EXPECT_EQ(d.last_pages, 2u) << "the rest when A has left";
+  EXPECT_EQ(d.next_use, (std::vector<uint64_t>{1, 3}));
+  EXPECT_EQ(d.next_change[0], no_use) << "of the device";
+  EXPECT_EQ(made_clean(d), "") << "behind its use in host memory it is valid there";
+  c.items[0].on_device = 0;  // away, and used there first: it is not fetched before
+  c.steps.erase(c.steps.begin());
+  d = decide(c.situation());
+  EXPECT_EQ(d.fetch, (std::vector<uint32_t>{1}));
+  EXPECT_EQ(d.last_pages, 4u);
+  EXPECT_EQ(d.next_use, (std::vector<uint64_t>{4, 3}));
+}
+
 TEST(Decide, holds_what_it_promises) {
   uint64_t begin = 1, end = 3000;
   if (const char* seed = std::getenv("FIRN_SEED")) {

@@ -111,6 +111,43 @@ TEST_F(LearnerTest, in_a_known_period_identities_return_and_next_uses_are_right)
     }
 }
 
+/// It comes a period behind the last time, or an eighth of one later.
+TEST_F(LearnerTest, uses_in_host_memory_are_foreseen_and_are_no_events) {
+  const Script script = training(5);
+  play(begin(5));
+  Block& state = allocate(3);
+  play(script, 6);
+  ASSERT_EQ(history().period(), script.size());
+  const uint64_t now = history().now(), period = history().period();
+  learner_.note_host_use(state, true);
+  (void)feed();
+  EXPECT_EQ(history().now(), now);
+  ASSERT_EQ(learner_.host_uses().size(), 1u);
+  const Learner::HostUsed used = learner_.host_uses()[0];
+  EXPECT_EQ(used.identity, identity(state));
+  EXPECT_EQ(used.position, now);
+  EXPECT_TRUE(used.writes);
+  EXPECT_EQ(learner_.host_use_ahead(used), period);
+  EXPECT_EQ(state.next_use, now + period);
+  for (size_t at = 0; at < script.size(); ++at) act(script[at]);
+  EXPECT_EQ(learner_.host_use_ahead(used), 1u) << "it is late";
+  for (size_t at = 0; at <= period / 8; ++at) act(script[at]);
+  EXPECT_EQ(learner_.host_use_ahead(used), History::never);
+  learner_.note_host_use(state, false);
+  (void)feed();
+  ASSERT_EQ(learner_.host_uses().size(), 1u) << "the last one counts";
+  EXPECT_FALSE(learner_.host_uses()[0].writes);
+}
+
+TEST_F(LearnerTest, a_block_that_only_the_processor_uses_has_a_life_of_its_own) {
+  Block& block = *table_.make();
+  block.pages = granule_pages;
+  learner_.note_host_use(block, false);
+  (void)feed();
+  EXPECT_NE(learner_.life_of(block), 0u);
+  EXPECT_EQ(learner_.host_uses().size(), 1u);
+}
+
 TEST_F(LearnerTest, without_a_known_period_no_next_use_is_known) {
   Block& block = allocate(3);
   touch(block);

@@ -109,6 +109,33 @@ TEST_F(OutlookTest, items_and_steps_are_those_of_the_script_wherever_the_period_
   }
 }
 
+/// Of a block that the device does not use, and of one that is born in the period: among all steps
+/// alone, in their places.
+TEST_F(OutlookTest, uses_in_host_memory_come_a_period_later) {
+  const Script script = training(5);
+  play(begin(5));
+  Block& state = allocate(3);
+  play(script, 6);
+  ASSERT_EQ(history().period(), script.size());
+  look();
+  EXPECT_FALSE(outlook_.has_host_uses());
+  EXPECT_EQ(outlook_.all_steps().size(), outlook_.steps().size());
+  for (size_t at = 0; at < 3; ++at) act(script[at]);
+  learner_.note_host_use(state, true);
+  (void)feed();
+  for (size_t at = 3; at < script.size(); ++at) act(script[at]);
+  look();
+  ASSERT_TRUE(outlook_.has_host_uses());
+  const auto& all = outlook_.all_steps();
+  ASSERT_EQ(all.size(), outlook_.steps().size() + 1);
+  const auto found = std::find_if(all.begin(), all.end(), [](const Step& step) {
+    return step.kind == Step::Kind::host_write;
+  });
+  ASSERT_NE(found, all.end());
+  EXPECT_EQ(found->ahead, 3u);
+  EXPECT_EQ(found->item, item_of(&state));
+}
+
 TEST_F(OutlookTest, a_block_whose_part_another_takes_dies_as_itself) {
   Script script = training(5);
   using enum Act::What;

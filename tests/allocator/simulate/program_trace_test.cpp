@@ -127,6 +127,26 @@ TEST_F(Trace, kernels_that_are_none_are_refused) {
     expect_refused(good_tensors, kernels, expected.first, expected.second);
 }
 
+TEST_F(Trace, says_which_rows_run_at_the_host) {
+  Result<ProgramTrace> trace =
+      read(good_tensors, "kernel,where,name,duration_ns,inputs,outputs\n0,gpu,first,10,7,0\n"
+                         "1,host,second,25,0 7,7\n2,gpu,third,5,7,\n");
+  ASSERT_TRUE(trace) << trace.error().text;
+  EXPECT_FALSE(trace->kernels[0].host);
+  EXPECT_TRUE(trace->kernels[1].host);
+  EXPECT_EQ(trace->host_rows, 1u);
+  EXPECT_EQ(trace->host_ns, 25u);
+  EXPECT_EQ(trace->duration_ns, 15u) << "of the device";
+  const std::string head = "kernel,name,duration_ns,inputs,outputs,where\n";
+  expect_refused(good_tensors, head + "0,a,1,7,,gpu\n1,b,1,7,,GPU\n", "t.kernels.csv:3:",
+                 "where \"GPU\" must be gpu or host");
+  expect_refused(good_tensors, head + "0,a,1,7,,\n", "t.kernels.csv:2:", "where");
+  expect_refused(good_tensors, head + "0,a,1,7,,host\n", "t.kernels.csv:2:",
+                 "no kernel runs on the GPU");
+  expect_refused(good_tensors, "kernel,name,duration_ns,inputs,outputs,where,where\n",
+                 "t.kernels.csv:1:", "\"where\" appears twice");
+}
+
 TEST_F(Trace, what_is_no_file_is_refused) {
   Result<ProgramTrace> none = read_program_trace(prefix());
   ASSERT_FALSE(none);

@@ -47,6 +47,20 @@ class Written {
     trace_.tensors.push_back({.id = trace_.tensors.size(), .bytes = bytes, .persistent = false});
     return static_cast<uint32_t>(trace_.tensors.size() - 1);
   }
+  uint32_t persistent(uint64_t bytes) {
+    const uint32_t made = tensor(bytes);
+    trace_.tensors[made].persistent = true;
+    return made;
+  }
+  /// A row at the host.
+  void host(uint64_t ns, const std::vector<uint32_t>& inputs,
+            const std::vector<uint32_t>& outputs) {
+    kernel(ns, inputs, outputs);
+    trace_.kernels.back().host = true;
+    trace_.duration_ns -= ns;
+    trace_.host_ns += ns;
+    ++trace_.host_rows;
+  }
   void kernel(uint64_t ns, const std::vector<uint32_t>& inputs,
               const std::vector<uint32_t>& outputs) {
     const auto index = static_cast<uint32_t>(trace_.kernels.size());

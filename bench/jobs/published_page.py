@@ -199,6 +199,7 @@ def l2l(found: dict[str, Any]) -> Iterator[Row]:
                       "speed", "no such figure", f"{best[1]:.3f} ({best[0]}); L2L's order "
                       + (f"{relay[1]:.3f}" if relay else "does not run"), row["words"],
                       command_of(found, "l2l", row["job"]))
+    yield from l2l_hosts(found)
     what = "50 B parameters on one V100 of 16 GB, 512 GB of host memory"
     many = [each for each in found.get("l2l_many", []) if "steady_s" in each]
     for row in many:
@@ -237,6 +238,22 @@ def depths(found: dict[str, Any]) -> Iterator[Row]:
                       ", ".join(f"{each:.2f}" for each in bytes_) + " GiB", few["words"], command,
                       "" if max(bytes_) <= 1.25 * min(bytes_) else
                       "so much stays that fewer of the driver's calls are needed")
+
+
+def l2l_hosts(found: dict[str, Any]) -> Iterator[Row]:
+    """Its optimizer at the host, beside the same one on the device."""
+    for row in (each for each in found.get("l2l_host", []) if "orders" in each):
+        for at, budget in enumerate(next((order["budgets"] for order in row["orders"]
+                                          if "budgets" in order), [])):
+            words = [(order["order"], part(row, order["budgets"][at])) for order in row["orders"]
+                     if "budgets" in order]
+            ours = ", ".join(f"{value:.3f} ({name})" for name, value in words if value)
+            batch = f", batch {row['batch']}" if row["batch"] else ""
+            if ours:
+                yield Row("L2L", f"{row['job']}{batch}, in {budget['budget_bytes'] / 2**30:.1f} "
+                          "GiB: part of a plain loop's unlimited speed, by its optimizer",
+                          "at the host, 1 G parameters/s", ours, row["words"],
+                          command_of(found, "l2l-host", row["job"]))
 
 
 def rows(results: pathlib.Path, roam: pathlib.Path) -> list[Row]:

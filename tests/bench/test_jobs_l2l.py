@@ -131,6 +131,19 @@ def test_many_parameters_have_the_paper_s_host_memory():
     assert row["steady_s"] >= row["seconds"]
 
 
+def test_an_optimizer_at_the_host_is_beside_the_same_on_the_device():
+    import l2l
+    runner = MadeRunner()
+    row = l2l.hosts(runner, l2l.HostCase("gpt-8192", "h200", 2, (50, 9 * GIB), ("2g", "5g")))
+    assert [each["order"] for each in row["orders"]] == ["plain", "fp32", "host 2g", "host 5g"]
+    assert [each["percent"] for each in row["orders"][0]["budgets"]] == [50, 100]
+    assert row["seconds"] == 1 and row["orders"][3]["budgets"][1]["steady_s"] == 4 / 3
+    assert runner.recorded[-1] == ("gpt-8192", "relay", {
+        "micro_batches": 2, "optimizer": "host", "cpu": "5g"})
+    many = l2l.hosts(runner, l2l.HOST_CASES[-1])
+    assert "512 GiB of host memory" in many["words"] and len(many["orders"]) == 1
+
+
 def test_the_curve_has_four_ways_for_each_batch(monkeypatch):
     import published
     runner = MadeRunner()

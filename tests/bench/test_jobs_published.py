@@ -71,6 +71,17 @@ def test_a_figure_that_is_less_says_why(rows, tmp_path):
     assert mean.ours.startswith("0.909 (1 models)")
 
 
+def test_updates_at_the_host_stand_beside_those_on_the_device(rows, tmp_path):
+    row = {"job": "j", "machine": "m", "batch": 0, "words": "a machine", "seconds": 1.0, "orders": [
+        {"order": "fp32", "budgets": [{"percent": 50, "budget_bytes": 8 << 30, "steady_s": 2.0}]},
+        {"order": "host 5g", "budgets": [{"percent": 50, "budget_bytes": 8 << 30,
+                                          "steady_s": 1.25}]}]}
+    runs = [{"date": "today", "command": "figures.py --published l2l-host", "versions": ""}]
+    (found,) = [each for each in rows({"runs": runs, "l2l_host": [row]}, tmp_path)
+                if "by its optimizer" in each.what]
+    assert found.ours == "0.500 (fp32), 0.800 (host 5g)" and "8.0 GiB" in found.what
+
+
 def test_the_command_is_the_last_that_ran_the_job():
     from published_row import command_of
     runs = [{"date": "1", "command": "figures.py --published l2l --jobs a,b"},

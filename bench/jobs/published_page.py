@@ -258,7 +258,8 @@ def l2l_hosts(found: dict[str, Any]) -> Iterator[Row]:
 
 def rows(results: pathlib.Path, roam: pathlib.Path) -> list[Row]:
     found = json.loads((results / "jobs.json").read_text(encoding="utf-8"))
-    return [*teraio(found), *deepspeed(results.parent), *ssdtrain(found), *published_roam.rows(roam), *l2l(found)]
+    return [*teraio(found), *deepspeed(results.parent), *ssdtrain(found),
+            *published_roam.rows(roam), *l2l(found)]
 
 
 def main() -> int:

@@ -39,6 +39,19 @@ def test_other_ways_take_less_memory_and_more_time(cases):
         assert other["kernels"] > plain["kernels"]
 
 
+def test_a_master_and_states_of_32_bits_are_updated_at_the_host(cases):
+    device, host, plain = cases["fp32"], cases["host"], cases["llama"]["relay"]
+    # Of each parameter three times 4 bytes, beside its own 2; bf16's states are two times 2.
+    assert device["persistent_bytes"] == host["persistent_bytes"]
+    assert device["persistent_bytes"] / plain["persistent_bytes"] == pytest.approx(14 / 6, rel=.02)
+    assert device["hosted"] == [] and "host_seconds" not in device
+    assert set(map(tuple, host["hosted"])) == {(True, 4, 4)}
+    assert len(host["hosted"]) == device["kernels"] - host["kernels"] + len(host["hosted"])
+    assert host["seconds"] < device["seconds"]
+    parameters = host["persistent_bytes"] / 14
+    assert host["host_seconds"] == pytest.approx(parameters / 1e9, rel=.02)
+
+
 def test_shards_hold_a_part_and_reduce(cases):
     whole, part = cases["llama"]["plain"], cases["shards"]["plain"]
     assert 0.45 < part["persistent_bytes"] / whole["persistent_bytes"] < 0.6

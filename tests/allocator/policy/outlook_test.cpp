@@ -109,12 +109,12 @@ TEST_F(OutlookTest, items_and_steps_are_those_of_the_script_wherever_the_period_
   }
 }
 
-/// Of a block that the device does not use, and of one that is born in the period: among all steps
-/// alone, in their places.
+/// Of a block that the device does not use: in its place, among all steps alone.
 TEST_F(OutlookTest, uses_in_host_memory_come_a_period_later) {
   const Script script = training(5);
   play(begin(5));
-  Block& state = allocate(3);
+  act({Act::What::allocate, 60, 3});
+  Block& state = *of_.at(60);
   play(script, 6);
   ASSERT_EQ(history().period(), script.size());
   look();

@@ -70,13 +70,17 @@ uint64_t Learner::host_use_ahead(const HostUsed& last) const {
   return now - due <= period / late_part ? 1 : History::never;
 }
 
-/// Their events have all been fed. A block without a life begins with this use.
+/// Their events have all been fed. A block without a life begins with this use; one that was freed
+/// since had the identity that it was freed with.
 void Learner::place_hosted() {
   for (const auto& [named, writes] : std::exchange(just_hosted_, {})) {
     Block& block = table_[named.index];
     if (block.generation != named.generation) continue;
-    if (!life_of(block)) (void)feed({EventKind::touch_read, named.index});
-    const Identity identity = history_.identity(life_of(block));
+    if (!life_of(block) && !(block.word.load() & word::freed))
+      (void)feed({EventKind::touch_read, named.index});
+    const Life life = life_of(block);
+    const Identity identity = life ? history_.identity(life) : last_identity_of(block);
+    if (!identity) continue;
     if (identity >= host_use_of_.size()) host_use_of_.resize(identity + 1024);
     uint32_t& at = host_use_of_[identity];
     if (!at) {
@@ -84,7 +88,7 @@ void Learner::place_hosted() {
       at = static_cast<uint32_t>(host_uses_.size());
     }
     host_uses_[at - 1] = {identity, writes, history_.now()};
-    foresee_use(block, life_of(block));
+    if (life) foresee_use(block, life);
   }
 }
 

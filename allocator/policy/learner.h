@@ -76,8 +76,8 @@ class Learner {
     if (identity >= made_from_.size()) return {};
     return made_from_[identity];
   }
-  /// The processor uses the block in host memory, behind the events so far. As events of the program
-  /// these would not repeat: other threads ask for them, at times of their own.
+  /// The processor uses the block in host memory, behind the events so far. As events these would not
+  /// repeat: other threads ask for them, at times of their own.
   void note_host_use(const Block& block, bool writes) FIRN_HELD {
     just_hosted_.push_back({{block.index, block.generation}, writes});
   }

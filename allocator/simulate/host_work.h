@@ -1,7 +1,7 @@
 // Rows of a trace that run at the host: one after the other, beside the device. A row starts when
 // the rows in front of it that it depends on are over and its tensors are in host memory, through
-// the engine's on_host(). A row depends on those before it that write its tensors, and on those that
-// read what it writes. While one row runs, the next ones' tensors are gathered, row after row; that
+// the engine's on_host(). A row depends on those before it that write its tensors, and on those
+// that read what it writes. While one row runs, the next ones' tensors are gathered, row after row; that
 // begins when the program comes to a row, as it asks for copies there that follow its kernels. The
 // program waits for a row that is `ahead_most` behind the one that it comes to, and frees its
 // tensors then: as firn.relay does, and so at the same place in every iteration.

@@ -63,7 +63,8 @@ concept Tiers = requires(T t, typename T::Handle block, uint64_t n, size_t i) {
   { t.make_clean(block, n) } -> std::same_as<bool>;
   t.stop_cleaning(block);
   t.finish_leaving();
-  // Arriving. `at_host`: the processor uses it, and it comes behind that. `arrivable`: pages of it, from the head, that there is room for; `soon`: pages free
+  // Arriving. `at_host`: the processor uses it, and it comes behind that. `arrivable`: pages of it,
+  // from the head, that there is room for; `soon`: pages free
   // once all that is on its way out has left. Acts: ready blocks give their pages; the next span
   // of the block begins to arrive.
   { t.may_arrive(block) } -> std::same_as<bool>;

@@ -81,7 +81,6 @@ class ReplayRun {
   const ProgramTrace& trace_;
   const ReplayOptions& options_;
   double patience_ns_ = 0;
-
   std::vector<uint32_t> on_device_;      // kernels' rows
   std::vector<uint64_t> ends_ns_;        // of kernels in all iterations; for rows at the host
   uint64_t freed_behind_ = 0;            // so many rows at the host: their dead are freed

@@ -59,8 +59,8 @@ class Eager:
 
 
 class Masters(Eager):
-    """AdamW with a master and two states of 32 bits of each parameter, which has 16. `step` runs it:
-    (parameter, its gradient, the three)."""
+    """AdamW with a master and two states of 32 bits of each parameter, which has 16. `step` runs
+    it: (parameter, its gradient, the three)."""
 
     def __init__(self, model: torch.nn.Module,
                  step: Callable[[torch.Tensor, torch.Tensor, list[torch.Tensor]], None]):

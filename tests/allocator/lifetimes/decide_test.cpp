@@ -235,8 +235,8 @@ TEST(Decide, of_what_is_written_late_enough_what_is_used_last_is_made_clean) {
   EXPECT_EQ(made_clean(by_writes), "0: 4");
 }
 
-/// A, on the device, is written in host memory at step 2, where it leaves for, and read at step 4: B,
-/// which is away, has its room from then on, and A comes back only behind that use.
+/// A, on the device, is written in host memory at step 2, for which it leaves, and read at step 4:
+/// B, which is away, has its room from then on, and A comes back only behind that use.
 TEST(Decide, a_use_in_host_memory_takes_the_item_from_the_device) {
   Case c;
   c.items = {{.size = 4, .on_device = 4}, {.size = 4}};

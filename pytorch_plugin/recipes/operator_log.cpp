@@ -39,7 +39,7 @@ void OperatorLog::end(bool again, uint64_t events, uint64_t waited_ns) {
 }
 
 void OperatorLog::freed(const void* base) {
-  if (!operators_.empty()) uses_.push_back({base, 0, Use::read, 0});
+  if (!operators_.empty() && !full()) uses_.push_back({base, 0, Use::read, 0});
 }
 
 void OperatorLog::leave_waits_out() {

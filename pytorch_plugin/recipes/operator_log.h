@@ -22,8 +22,13 @@ inline uint64_t mix(uint64_t hash, uint64_t value) {
 class OperatorLog {
  public:
   enum class Use : uint8_t { read, write, result };
+  // A program may leave its iteration for good while it is logged, for operators that the engine
+  // counts no event of: some 1.2 KiB each, with the device's events around them.
+  static constexpr size_t operators_most = size_t{1} << 18, uses_most = 8 * operators_most;
 
   void clear();
+  /// It takes no more.
+  bool full() const { return operators_.size() >= operators_most || uses_.size() >= uses_most; }
   /// The next operator, which its kind and its inputs' sizes tell apart.
   void begin(uint64_t signature);
   /// It reads, writes in part or makes the storage at `base`. Of results, `result_at` is which.

@@ -238,6 +238,11 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
       if (--until_look_ == 0) look(engine);
       break;
     case Phase::logging:
+      if (broken_ || log_.full()) {
+        --logs;
+        rest_longer();
+        break;
+      }
       here.logged = wanted = true;
       log_.begin(signature);
       log(info, record);

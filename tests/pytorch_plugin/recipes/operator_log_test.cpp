@@ -175,5 +175,23 @@ TEST(OperatorLog, operators_of_a_kind_take_as_long_as_a_quarter_of_those_that_di
   }
 }
 
+TEST(OperatorLog, it_takes_no_more_than_so_much) {
+  OperatorLog log;
+  constexpr uint64_t bytes = 1 << 20;
+  for (size_t i = 0; i < OperatorLog::operators_most; ++i) {
+    ASSERT_FALSE(log.full()) << i;
+    log.begin(i);
+    log.end(false, 0, 0);
+  }
+  EXPECT_TRUE(log.full());
+  log.clear();
+  EXPECT_FALSE(log.full());
+  log.begin(1);
+  log.use(at(0), bytes, Use::read);
+  log.end(false, 0, 0);
+  for (size_t i = 0; i < 2 * OperatorLog::uses_most; ++i) log.freed(at(i));
+  EXPECT_TRUE(log.full());
+}
+
 }  // namespace
 }  // namespace firn::pytorch

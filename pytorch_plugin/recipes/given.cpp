@@ -118,6 +118,14 @@ bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns) {
   return static_cast<bool>(taken);
 }
 
+void give_up_recipe(Engine& engine, const void* base, int device) {
+  const CUstream stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+  const Result<Hold> hold = engine.touch(base, stream, Access::read);
+  if (!hold) return;  // (Whoever uses it will be told.)
+  (void)engine.choose_remake(base, false);
+  engine.release(*hold, stream);
+}
+
 void give_all(const Recipe& recipe) {
   for (size_t i = 0; i < recipe.results; ++i) (void)give_recipe(recipe, i, 0);
 }

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "allocator/engine/engine.h"
 #include "pytorch_plugin/recipes/recipe.h"
 
 namespace firn::pytorch {
@@ -42,6 +43,9 @@ bool can_be_given(const Recipe& recipe, size_t result_at);
 /// takes none for that block, the result is too small, or the operator is known to make other bytes
 /// when it runs again.
 bool give_recipe(const Recipe& recipe, size_t result_at, uint64_t device_ns);
+/// The block of a recipe that was given moves from now on, and its inputs are not kept for it: it is
+/// made again first where it is away. Called outside of operators.
+void give_up_recipe(Engine& engine, const void* base, int device);
 /// Those of all its results.
 void give_all(const Recipe& recipe);
 

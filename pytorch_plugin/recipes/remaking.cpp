@@ -15,6 +15,7 @@
 #include "pytorch_plugin/observer.h"
 #include "pytorch_plugin/pools.h"
 #include "pytorch_plugin/recipes/choice.h"
+#include "pytorch_plugin/recipes/each_storage.h"
 #include "pytorch_plugin/recipes/given.h"
 #include "pytorch_plugin/recipes/operator_events.h"
 #include "pytorch_plugin/recipes/operator_log.h"
@@ -32,20 +33,6 @@ constexpr uint64_t look_every = 256;  // operators, while nothing is known
 constexpr uint64_t failed_rest = 64;  // iterations, behind a choice that was slower than moving
 std::atomic<int> logs{0};             // devices whose operators are being logged
 
-/// The tensors' storages of this device that are large enough to move.
-template <class Visit>
-void each_storage(const c10::IValue& value, int device, Visit&& visit) {
-  for_each_tensor(value, [&](c10::TensorImpl* tensor) {
-    if (!tensor->key_set().has_backend(c10::BackendComponent::CUDABit) || !tensor->has_storage())
-      return;
-    const c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
-    if (!storage || storage->device_type() != c10::kCUDA || storage->device().index() != device)
-      return;
-    const void* base = storage->data_ptr().get();
-    if (base && storage->nbytes() >= given_least_bytes) visit(base, storage->nbytes());
-  });
-}
-
 class Remaking {
  public:
   explicit Remaking(int device) : device_(device) {}
@@ -53,6 +40,7 @@ class Remaking {
   struct Here {  // of the operator that a thread is running
     Remaking* remaking = nullptr;
     Engine* engine = nullptr;
+    int device = 0;
     const at::RecordFunction* record = nullptr;
     uint32_t place = Choice::none;
     bool logged = false;
@@ -60,7 +48,7 @@ class Remaking {
     size_t logged_at = 0;     // in the log
     uint64_t stalled_ns = 0;  // of this thread, when it began
     uint64_t ended_stalled_ns = 0;  // and when the last one that was logged ended
-    std::vector<const void*> leaving;  // blocks, when the operator is left
+    std::vector<const void*> leaving, outliving;  // blocks, when the operator is left
   };
   bool begin(Engine& engine, const OperatorInfo& info, const at::RecordFunction& record);
   void end(Here& here, const at::RecordFunction& record, const Recipe* recipe);
@@ -104,7 +92,8 @@ class Remaking {
   std::shared_ptr<Choice> choice_;
   RemakeTrial trial_;
   std::optional<std::chrono::steady_clock::time_point> began_;  // the iteration, if it is whole
-  std::vector<std::pair<const void*, Writes::Count>> given_;  // by slot: the block, and its writes
+  // By slot: the block, and its writes; of `outstanding_`, until the slot's next one.
+  std::vector<std::pair<const void*, Writes::Count>> given_, outstanding_;
   std::vector<Proved> proved_;         // by slot
   bool synced_ = false;
   uint32_t place_ = 0;                 // of the next operator
@@ -262,6 +251,7 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
         break;
       }
       given_.assign(choice_->slots().size(), {nullptr, 0});
+      outstanding_ = given_;
       proved_.assign(choice_->slots().size(), Proved::not_yet);
       phase_ = Phase::following;
       ++epoch_;
@@ -281,6 +271,7 @@ bool Remaking::begin(Engine& engine, const OperatorInfo& info, const at::RecordF
   if (here.logged || here.place != Choice::none) {
     here.remaking = this;
     here.engine = &engine;
+    here.device = device_;
     here.record = &record;
     here.epoch = epoch_;
     here.logged_at = here.logged ? log_.size() - 1 : 0;
@@ -318,6 +309,9 @@ void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* r
   } else if (place != Choice::none && phase_ == Phase::following && place < choice_->count()) {
     for (const uint32_t slot : choice_->gives(place)) {
       given_[slot] = {nullptr, 0};
+      if (const auto [last, written] = std::exchange(outstanding_[slot], {nullptr, 0});
+          last && Writes::all().unchanged(last, written))
+        here.outliving.push_back(last);
       const Choice::Slot& chosen = choice_->slots()[slot];
       if (!recipe || !can_be_given(*recipe, chosen.result_at)) continue;
       if (!is_proved(slot, *recipe, chosen.result_at)) {
@@ -326,7 +320,7 @@ void Remaking::end(Here& here, const at::RecordFunction& record, const Recipe* r
       }
       if (!give_recipe(*recipe, chosen.result_at, chosen.device_ns)) continue;
       const void* const base = recipe->result(chosen.result_at).base;
-      given_[slot] = {base, Writes::all().count(base)};
+      outstanding_[slot] = given_[slot] = {base, Writes::all().count(base)};
     }
     for (const uint32_t slot : choice_->leaves(place)) {
       const auto [base, written] = std::exchange(given_[slot], {nullptr, 0});
@@ -424,7 +418,7 @@ void end_remaking(const at::RecordFunction& record, const Recipe* recipe) {
   if (here.record != &record) return;
   here.record = nullptr;
   here.remaking->end(here, record, recipe);
-  leaving_here = !here.leaving.empty();
+  leaving_here = !here.leaving.empty() || !here.outliving.empty();
 }
 
 void left_operator() {
@@ -432,6 +426,9 @@ void left_operator() {
   leaving_here = false;
   for (const void* base : here.leaving) (void)here.engine->cold(base, 1);
   here.leaving.clear();
+  // (It would keep its inputs, and theirs, for as long as it lives.)
+  for (const void* base : here.outliving) give_up_recipe(*here.engine, base, here.device);
+  here.outliving.clear();
 }
 
 void note_freed(const void* base) {

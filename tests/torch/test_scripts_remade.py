@@ -71,6 +71,15 @@ def test_an_iteration_that_does_not_fit_is_chosen_for(deep, with_firn):
     assert bytes_moved[1] < .9 * bytes_moved[0]
 
 
+def test_what_outlives_its_iteration_does_not_keep_its_inputs(native, with_firn):
+    """There is host memory for what the program keeps, and not for what that was made from."""
+    alone = native("features_kept.py")
+    run = with_firn("features_kept.py", budget=alone.budget(0.5), host="64MiB",
+                    environment=SLOW_LINK)
+    check_same(run, alone)
+    assert run.device()["remakes"] > 100
+
+
 @pytest.mark.long
 def test_an_iteration_that_is_interrupted(deep, with_firn):
     """A choice for one iteration is given up where another begins, and taken up again."""

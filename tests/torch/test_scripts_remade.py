@@ -74,7 +74,7 @@ def test_an_iteration_that_does_not_fit_is_chosen_for(deep, with_firn):
 def test_what_outlives_its_iteration_does_not_keep_its_inputs(native, with_firn):
     """There is host memory for what the program keeps, and not for what that was made from."""
     alone = native("features_kept.py")
-    run = with_firn("features_kept.py", budget=alone.budget(0.5), host="64MiB",
+    run = with_firn("features_kept.py", budget=alone.budget(0.5), host="112MiB",
                     environment=SLOW_LINK)
     check_same(run, alone)
     assert run.device()["remakes"] > 100

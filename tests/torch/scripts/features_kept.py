@@ -18,7 +18,7 @@ def main():
     weights = [(torch.rand(4, 256, device="cuda") * .3 + .4).requires_grad_()
                for _ in range(args.layers)]
     optimizer = torch.optim.SGD(weights, lr=1e-4)
-    data = torch.rand(1280, 256, device="cuda") + .1
+    data = torch.rand(2048, 256, device="cuda") + .1
 
     def results():
         y = data

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -60,15 +61,14 @@ std::string control_path(const std::string& folder, pid_t process) {
 
 std::vector<pid_t> control_sockets(const std::string& folder) {
   std::vector<pid_t> processes;
-  DIR* open = ::opendir(folder.c_str());
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(folder.c_str()), ::closedir);
   if (!open) return processes;
-  while (const dirent* entry = ::readdir(open)) {
+  while (const dirent* entry = ::readdir(open.get())) {
     const std::string_view name = entry->d_name;
     if (!name.ends_with(suffix)) continue;
     const auto process = as_number<pid_t>(name.substr(0, name.size() - suffix.size()));
     if (process && *process > 0) processes.push_back(*process);
   }
-  ::closedir(open);
   std::sort(processes.begin(), processes.end());
   return processes;
 }

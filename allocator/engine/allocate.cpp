@@ -159,10 +159,10 @@ Result<Block*> EngineImpl::large_block(Lock& lock, unsigned stream, size_t bytes
       return make_host_block(lock, stream, bytes, room.error());
     }
     if (!room && still_.given_up) {
-      const bool starved = still_.starved;
+      const bool in_vain = still_.starved || still_.futile;
       Result<Block*> in_host = make_host_block(lock, stream, bytes, room.error());
       if (in_host) return in_host;
-      if (starved) return room.error();
+      if (in_vain) return room.error();
       room = make_room(lock, {.granules = frames_.granules_for(shape_of(pages)),
                               .patience_ns = still_ns_most});
     }

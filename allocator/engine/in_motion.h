@@ -66,6 +66,8 @@ struct InMotion {
   std::vector<uint64_t> open_waits_ FIRN_GUARDED;
   struct Still {                            // since when nothing has left
     uint64_t since_ns = 0, looked_ns = 0, left = 0;
+    uint64_t spans = 0, copied = 0;  // given up until now; bytes that were copied out until then
+    bool futile = false;           // copies give way to each other, and none leaves
     bool given_up = false;         // make_room() gave up because of this, or of `starved`
     bool starved = false;          // all threads with holds waited for room
   } still_ FIRN_GUARDED;

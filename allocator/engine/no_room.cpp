@@ -87,6 +87,10 @@ Error EngineImpl::no_room(uint64_t granules, const Block* wanted) const {
                         format_size(host_.budget()), movement_.no_store());
   if (still_.starved)
     text += "; threads wait for memory that other waiting threads hold";
+  else if (still_.given_up && still_.futile)
+    text += fmt::format("; blocks cannot leave: host memory (firn_host, {}) has room for some of "
+                        "their bytes at a time only",
+                        format_size(host_.budget()));
   else if (still_.given_up)
     text += fmt::format("; no block could leave for {} s: the GPU work that uses the blocks is "
                         "still running, perhaps waiting for another process",

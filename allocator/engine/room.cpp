@@ -19,7 +19,13 @@ namespace firn {
 /// being pinned are waited for: they do not wait for us.)
 bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns();
-  const uint64_t left = mapper_.spans_given_up() + movement_.moved().spilled_bytes;
+  const uint64_t spans = mapper_.spans_given_up(), copied = movement_.moved().spilled_bytes;
+  const uint64_t left = spans + copied;
+  // Host memory that is nearly full takes copies in turn, each in place of another one: whoever has
+  // copied all of the device twice, and nothing left, will not make room.
+  if (spans != still_.spans || now - still_.looked_ns > still_ns / 2) still_.copied = copied;
+  still_.spans = spans;
+  still_.futile = copied - still_.copied > 2 * frames_.budget_granules() * granule_bytes;
   // (Without a request for some time, nothing was to leave.)
   const bool pinned_soon = movement_.staging_wanted() && host_.may_grow();
   if (left != still_.left || transfers_.requesting() || pinned_soon ||
@@ -27,7 +33,7 @@ bool EngineImpl::still(uint64_t patience_ns) {
     still_.since_ns = now;
   still_.left = left;
   still_.looked_ns = now;
-  return now - still_.since_ns >= patience_ns;
+  return still_.futile || now - still_.since_ns >= patience_ns;
 }
 
 /// Will room come while the caller waits? Not from what a stream under capture used: its owner, who

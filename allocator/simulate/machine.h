@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -44,7 +45,8 @@ struct MachineOptions {
   uint64_t piece() const {
     constexpr uint64_t most = 32u << 20;
     if (piece_bytes != 0) return piece_bytes;
-    return std::clamp(2 * most / std::max(ssds, 1u), uint64_t{EngineOptions{}.piece_bytes}, most);
+    return std::clamp(std::bit_floor(2 * most / std::max(ssds, 1u)),
+                      uint64_t{EngineOptions{}.piece_bytes}, most);
   }
 };
 

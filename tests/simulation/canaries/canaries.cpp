@@ -32,7 +32,8 @@ const Canary canaries[] = {
      {"unmap_under_use", "wrong_tag", "places"}},
     {4, "a slot is given back when its write begins", {"invariant", "places"}},
     {5, "host memory is given back before its write is over", {"places", "invariant", "no_copy"}},
-    {7, "a read of an older version is taken for one of this", {"invariant", "places"}},
+    // (In seed 6 the sums of the store's bytes find it first.)
+    {7, "a read of an older version is taken for one of this", {"invariant", "places"}, 7},
     // (A version is never set back, so that generations alone may be left out without harm.)
     {8, "a read for a block that is gone is taken for its successor's",
      {"invariant", "places", "wrong_tag", "abort"}},  // abort: a piece that its successor lacks

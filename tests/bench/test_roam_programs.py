@@ -1,6 +1,7 @@
 """bench/roam: programs as allocations. reserved.py's from an order, compiled.py's pools, and what
 PyTorch's allocator and Firn reserve for one by hand."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -10,26 +11,37 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / (os.environ.get("FIRN_TEST_BUILD") or "build")
-sys.path.append(str(ROOT / "bench/roam"))
+ROAM = ROOT / "bench/roam"
 MIB = 1 << 20
+
+
+def of_roam(name):
+    """That module of bench/roam; other folders have modules of the same names."""
+    names = {each.stem for each in ROAM.glob("*.py")}
+    others = {each: sys.modules.pop(each) for each in names if each in sys.modules}
+    sys.path.insert(0, str(ROAM))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROAM))
+        for each in names:
+            sys.modules.pop(each, None)
+        sys.modules.update(others)
 
 
 @pytest.fixture(scope="module")
 def reserved():
-    import reserved
-    return reserved
+    return of_roam("reserved")
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    import compiled
-    return compiled
+    return of_roam("compiled")
 
 
 @pytest.fixture(scope="module")
 def program():
-    import inductor_program
-    return inductor_program
+    return of_roam("inductor_program")
 
 
 def test_an_order_as_allocations(reserved, tmp_path):

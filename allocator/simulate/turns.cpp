@@ -58,21 +58,21 @@ void Turns::pass_time() {
   ++happened_;
 }
 
+/// One that may run has its turn; where there is none, time passes.
+void Turns::let_others(size_t mine) {
+  const size_t next = next_after(mine);
+  if (next == mine) return pass_time();
+  hand_to(next);
+  parties_[mine]->go.acquire();
+}
+
 void Turns::wait(uint64_t ns_max) {
   if (parties_.size() == 1) return clock_.wait(ns_max);
   const size_t mine = running_;
   Party& party = *parties_[mine];
   party.seen = happened_;
   party.until_ns = later(clock_.now_ns(), ns_max);
-  while (party.seen == happened_) {
-    const size_t next = next_after(mine);
-    if (next == mine) {
-      pass_time();
-    } else {
-      hand_to(next);
-      party.go.acquire();
-    }
-  }
+  while (party.seen == happened_) let_others(mine);
   party.until_ns = UINT64_MAX;
 }
 
@@ -80,15 +80,7 @@ void Turns::await(const std::function<bool()>& ready) {
   const size_t mine = running_;
   Party& party = *parties_[mine];
   party.ready = &ready;
-  while (!ready()) {
-    const size_t next = next_after(mine);
-    if (next == mine) {
-      pass_time();
-    } else {
-      hand_to(next);
-      party.go.acquire();
-    }
-  }
+  while (!ready()) let_others(mine);
   party.ready = nullptr;
 }
 

@@ -48,6 +48,7 @@ class Turns {
   size_t next_after(size_t index) const;
   void hand_to(size_t index);
   void pass_time();
+  void let_others(size_t mine);
 
   Clock& clock_;
   std::vector<std::unique_ptr<Party>> parties_;

@@ -21,11 +21,13 @@ bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns();
   const uint64_t spans = mapper_.spans_given_up(), copied = movement_.moved().spilled_bytes;
   const uint64_t left = spans + copied;
-  // Host memory that is nearly full takes copies in turn, each in place of another one: whoever has
-  // copied all of the device twice, and nothing left, will not make room.
+  // Nearly full host memory without a store: for a large block copies of small ones give way that
+  // stay, in vain, and they are copied out anew. Whoever has copied all of the device twice, and
+  // nothing left, will not make room.
   if (spans != still_.spans || now - still_.looked_ns > still_ns / 2) still_.copied = copied;
   still_.spans = spans;
-  still_.futile = copied - still_.copied > 2 * frames_.budget_granules() * granule_bytes;
+  still_.futile = !store_ &&
+                  copied - still_.copied > 2 * frames_.budget_granules() * granule_bytes;
   // (Without a request for some time, nothing was to leave.)
   const bool pinned_soon = movement_.staging_wanted() && host_.may_grow();
   if (left != still_.left || transfers_.requesting() || pinned_soon ||

@@ -250,9 +250,7 @@ class Movement {
   void unmap_run(Block& block, size_t begin, size_t end) FIRN_HELD;
   bool finish_spill(Block& block) FIRN_HELD;
   void settle_away(Block& block) FIRN_HELD;
-  /// `ahead`: for a copy of what stays; no copy of what stays gives way for it, or they would take
-  /// each other's place for ever.
-  Staging* staging_for(size_t bytes, uint64_t reserve, bool ahead = false) FIRN_HELD;
+  Staging* staging_for(size_t bytes, uint64_t reserve) FIRN_HELD;
   void drop_piece(Piece& piece) FIRN_HELD;
   void came_out(const PieceRef& ref) FIRN_HELD;
 

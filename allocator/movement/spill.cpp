@@ -78,15 +78,15 @@ bool Movement::copy_out(Block& block, uint32_t index) {
   Piece& piece = block.pieces[index];
   // A reserve stays for reads: what comes in must not wait for what goes out.
   uint64_t reserve = std::min(host_.budget() / 4, 2 * options_.piece_bytes);
-  Staging* staging = staging_for(piece.bytes, reserve, !block.leave);
+  Staging* staging = staging_for(piece.bytes, reserve);
   if (!staging) {
     staging_wanted_ = true;
     if (host_stuck()) {
       stuck_ = true;
-      if (block.leave)
-        trouble(fmt::format("host memory for spilled blocks is full ({} of firn_host) and {}: "
-                            "eviction stops",
-                            format_size(host_.used()), no_store()));
+      trouble(fmt::format("host memory for spilled blocks is full ({} of firn_host) and {}: "
+                          "eviction stops",
+                          format_size(host_.used()),
+                          no_store()));
       keep(block);
     }
     return false;
@@ -204,11 +204,11 @@ void Movement::settle_away(Block& block) {
   trace("written", block);
 }
 
-Staging* Movement::staging_for(size_t bytes, uint64_t reserve, bool ahead) {
+Staging* Movement::staging_for(size_t bytes, uint64_t reserve) {
   // (Copies made ahead, on their way to the store, are not to be made twice.)
   const std::optional<uint64_t> window = owner_.window();
   const bool on_their_way = window && store_ && !write_back_.full();
-  return host_copies_.staging(bytes, reserve, {window, !on_their_way && !ahead});
+  return host_copies_.staging(bytes, reserve, {window, !on_their_way});
 }
 
 void Movement::drop_piece(Piece& piece) {

@@ -1,5 +1,5 @@
-// What an engine (engine.h) tells of itself: its statistics, its blocks, waits and failures, as they
-// were at the call. Bytes, and nanoseconds, unless said otherwise.
+// An engine (engine.h) in numbers: its statistics, its blocks, waits and failures, as they were at
+// the call. Bytes, and nanoseconds, unless said otherwise.
 // Owns: its words. Locks: none.
 #pragma once
 
@@ -113,7 +113,8 @@ struct EngineStats {
 
 /// An iteration of the program's.
 struct Iteration {
-  uint64_t events = 0;  // uses, allocations and frees of blocks in one; 0: it is not known, or all fits
+  // Uses, allocations and frees of blocks in one; 0: it is not known, or all fits.
+  uint64_t events = 0;
   uint64_t so_far = 0;  // of them, ever
 };
 

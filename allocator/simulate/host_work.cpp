@@ -135,7 +135,7 @@ Result<void> HostWork::gather(uint32_t row, std::vector<uint64_t>& uses) {
   return done;
 }
 
-/// What does not exist yet is made as a program makes it: on the device.
+/// A tensor that does not exist yet is made as a program makes it: on the device.
 Result<void> HostWork::gather_one(uint32_t tensor, Access access, std::vector<uint64_t>& uses) {
   void*& pointer = program_.pointers[tensor];
   if (!pointer) {

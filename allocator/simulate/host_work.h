@@ -22,7 +22,7 @@ namespace firn::simulate {
 inline constexpr uint64_t ahead_most = 32;
 inline constexpr unsigned gathered_most = 8;  // rows, with the one that runs
 
-/// What host rows did so far.
+/// Of host rows, so far.
 struct HostTotals {
   uint64_t busy_ns = 0;
   uint64_t waited_ns = 0;  // for bytes: no row ran, though one had nothing else to wait for

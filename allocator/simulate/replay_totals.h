@@ -1,4 +1,4 @@
-// What a replay's counters say of its steady iterations.
+// Counters of a replay, and the means of its steady iterations.
 // Owns: nothing. Locks: none.
 #pragma once
 

@@ -34,7 +34,8 @@ def sources(function, arguments, backend):
     """The Python that Inductor makes of the forward and the backward graph."""
     found = []
 
-    class Stub:
+    class NotRun:
+        """In place of the module that Inductor would load."""
         __file__ = __path__ = key = "lowered"
 
         @staticmethod
@@ -43,7 +44,7 @@ def sources(function, arguments, backend):
 
     def compile_to_module(lowering):
         found.append(lowering.codegen()[0].value)
-        return Stub
+        return NotRun
 
     torch._inductor.graph.GraphLowering.compile_to_module = compile_to_module
     torch._functorch.config.force_non_lazy_backward_lowering = True

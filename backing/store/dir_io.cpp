@@ -228,6 +228,12 @@ Error DirIo::reach(ThreadFile& at, bool buffered) {
   return error;
 }
 
+void DirIo::name_closed(Transfer& transfer, ThreadFile& at) {
+  if (transfer.error.code == Code::ok || transfer.error.code == Code::lost) return;
+  if (Error closed = reach(at, transfer.job->buffered()); closed.code == Code::lost)
+    transfer.error = std::move(closed);
+}
+
 void DirIo::fall_back(const std::string& words, ThreadFile& at) {
   {
     std::lock_guard lock(mutex_);

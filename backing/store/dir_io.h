@@ -89,6 +89,9 @@ class DirIo {
   void run(ThreadFile at);  // a pread/pwrite thread
   /// at.reach(); notes that a thread now reaches the file by itself.
   Error reach(ThreadFile& at, bool buffered);
+  /// A transfer that failed because the program has closed the file since reach() looked, and may
+  /// have its number, is lost, by name.
+  void name_closed(Transfer& transfer, ThreadFile& at);
   void work(ThreadFile& at);
   void move(Transfer& transfer, ThreadFile& at);  // by pread or pwrite, to its end
   /// From ring to threads, by the ring's thread.

@@ -371,6 +371,7 @@ void RingLoop::completed(size_t number, ssize_t result) {
     begin(number);
     return;
   }
+  if (!files_) io_.name_closed(transfer, at_);
   over(number);
 }
 

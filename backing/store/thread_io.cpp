@@ -39,10 +39,7 @@ void DirIo::move(Transfer& transfer, ThreadFile& at) {
     }
     FileCall call = call_of(transfer, at);
     if (advance(transfer, calls_.transfer(call), file_)) continue;
-    if (transfer.error.code == Code::ok) break;
-    // Because the program has closed the file since it was looked at, and has its number?
-    if (Error closed = reach(at, job.buffered()); closed.code == Code::lost)
-      transfer.error = std::move(closed);
+    name_closed(transfer, at);
     break;
   }
 }

@@ -289,8 +289,14 @@ TEST_P(OlderRing, refused_in_mid_io_goes_on_with_threads) {
       });
 }
 
-/// I/O threads whose files the program can close.
-class SharedTable : public StoreDescriptors {};
+/// I/O threads, and a ring without registered files, whose files the program can close.
+class SharedTable : public StoreDescriptors {
+ protected:
+  void SetUp() override {
+    StoreDescriptors::SetUp();
+    calls_.unknown.insert(Help::fixed_files);
+  }
+};
 
 /// The file was the store's when it was looked at, and is an empty one of the program's when the
 /// call comes.
@@ -311,8 +317,26 @@ TEST_P(SharedTable, closed_between_the_look_and_the_call) {
   });
 }
 
+/// The program closes the file when the kernel has the requests, or Firn is about to call.
+TEST_P(SharedTable, closed_before_the_answer) {
+  expect_child_ok([&] {
+    Words words;
+    CHECK_CHILD(open() && attach() && fill_slots());
+    calls_.at_end = [&](const FileCall&, ssize_t) {
+      for (int fd = 3; fd < numbers; ++fd) ::close(fd);
+      return static_cast<ssize_t>(-EBADF);
+    };
+    const Error error = read(0);
+    CHECK_CHILD(error.code == Code::lost);
+    CHECK_CHILD(error.text.find("closed descriptors that it did not open") != std::string::npos);
+    return 0;
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, SharedTable,
-                         testing::Values(Case{StoreOptions::Kind::threads, false}), case_name);
+                         testing::Values(Case{StoreOptions::Kind::io_uring, false},
+                                         Case{StoreOptions::Kind::threads, false}),
+                         case_name);
 
 INSTANTIATE_TEST_SUITE_P(Kinds, OlderRing,
                          testing::Values(Case{StoreOptions::Kind::io_uring, false}), case_name);

@@ -409,7 +409,7 @@ class EngineImpl final : public Engine,
   uint64_t spare_bytes() const FIRN_HELD;
   uint64_t host_reserve_bytes() const FIRN_HELD;
   bool host_is_passage() const FIRN_HELD;
-  uint64_t lay_out_in_memory(const Outlook& outlook, std::vector<lifetimes::Item>& items) const
+  void lay_out_in_memory(const Outlook& outlook, std::vector<lifetimes::Item>& items) const
       FIRN_HELD;
   uint64_t in_flight_most() const FIRN_HELD;
 

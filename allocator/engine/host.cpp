@@ -23,10 +23,9 @@ uint64_t EngineImpl::host_reserve_bytes() const {
 bool EngineImpl::host_is_passage() const { return host_.budget() <= host_reserve_bytes(); }
 
 /// The items of the period as they are in the device's and host memory together: how much of each
-/// is in either, and of that in the store too, or about to be written there. Returns the pages of
-/// host memory that are for keeping.
-uint64_t EngineImpl::lay_out_in_memory(const Outlook& outlook,
-                                       std::vector<lifetimes::Item>& items) const {
+/// is in either, and of that in the store too, or about to be written there.
+void EngineImpl::lay_out_in_memory(const Outlook& outlook,
+                                   std::vector<lifetimes::Item>& items) const {
   items = outlook.items();
   for (size_t i = 0; i < outlook.blocks().size(); ++i) {
     const Block& block = *outlook.blocks()[i].block;
@@ -43,7 +42,6 @@ uint64_t EngineImpl::lay_out_in_memory(const Outlook& outlook,
     item.on_device -= away / page_bytes;
     item.clean = std::min(item.on_device, stored / page_bytes);
   }
-  return (host_.budget() - std::min(host_.budget(), host_reserve_bytes())) / page_bytes;
 }
 
 uint64_t EngineImpl::in_flight_most() const {

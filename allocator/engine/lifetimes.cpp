@@ -147,7 +147,9 @@ void EngineImpl::replan(Lock& lock) {
     lay_out_period(outlook);
     std::vector<lifetimes::Item> in_memory;
     std::vector<lifetimes::Step> in_memory_steps;
-    const uint64_t keeps = store_ ? lay_out_in_memory(outlook, in_memory) : 0;
+    if (store_) lay_out_in_memory(outlook, in_memory);
+    const uint64_t host = host_.budget(), spare_most = spare_bytes();
+    uint64_t keeps = 0;
     planning_ = true;
     bool decided = true;
     try {
@@ -156,10 +158,14 @@ void EngineImpl::replan(Lock& lock) {
       decision =
           lifetimes::decide({capacity, spare, period, outlook.items(), outlook.all_steps()});
       // (SSDs can read at all times; what is used last would come from them all at once.)
-      if (store_)
+      if (store_) {
+        const uint64_t to_clean = pages_to_clean(decision, outlook.items()) * page_bytes;
+        keeps = lifetimes::host_for_keeping(options_.span_bytes, host, spare_most, to_clean) /
+                page_bytes;
         for_memory = lifetimes::decide({capacity + keeps, spare, period, in_memory,
                                         steps_in_memory(outlook, in_memory_steps),
                                         lifetimes::Prefer::written_last});
+      }
     } catch (const std::bad_alloc&) {  // the last plan serves, or age, until there is memory
       decided = false;
     }
@@ -170,7 +176,7 @@ void EngineImpl::replan(Lock& lock) {
     if (decided && history.known()) {
       adopt(outlook, decision, store_ && outlook.has_host_uses() ? for_memory : decision, now);
       if (store_)
-        EngineTiers::carry_out(*this).adopt_for_memory(for_memory, outlook.blocks(), now);
+        EngineTiers::carry_out(*this).adopt_for_memory(for_memory, outlook.blocks(), now, keeps);
       plan_.excess = decision.peak > capacity ? decision.peak - capacity : 0;
       plan_.period = period;
       short_period_.store(plan_.excess > 0 ? period : 0, std::memory_order_relaxed);
@@ -254,7 +260,7 @@ bool EngineImpl::carry_out() {
   bool any = waiting_ == 0 && allocate_ahead();
   any |= carry.fetch_ahead();
   if (!movement_.stuck()) any |= carry.clean_ahead();
-  if (store_ && !carry.host_is_passage()) any |= carry.read_ahead();
+  if (store_) any |= carry.read_ahead();
   return any;
 }
 

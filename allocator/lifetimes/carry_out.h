@@ -126,11 +126,16 @@ class CarryOut {
   void adopt(const Decision& decision, std::span<const Name> blocks, uint64_t now)
       FIRN_REQUIRES(T::lock());
   /// The same for the device and host memory together: what is to be in the store.
-  void adopt_for_memory(const Decision& decision, std::span<const Name> blocks, uint64_t now)
+  void adopt_for_memory(const Decision& decision, std::span<const Name> blocks, uint64_t now,
+                        uint64_t keeps)
       FIRN_REQUIRES(T::lock());
 
   uint64_t in_flight_most() const FIRN_REQUIRES(T::lock()) {
     return lifetimes::in_flight_most(t_.span_bytes(), t_.host_bytes());
+  }
+  /// Bytes of host memory that copies read ahead leave to transfers.
+  uint64_t transfers_most() const FIRN_REQUIRES(T::lock()) {
+    return lifetimes::transfers_most(t_.span_bytes(), t_.host_bytes(), !plan_.leaving.empty());
   }
   /// Do transfers only pass through host memory, with no room to keep anything?
   bool host_is_passage() const FIRN_REQUIRES(T::lock()) {
@@ -201,6 +206,7 @@ void CarryOut<T>::adopt(const Decision& decision, std::span<const Name> blocks, 
   plan_.writes.clear();
   plan_.evicted = plan_.cleaned = plan_.read = plan_.written = 0;
   plan_.write_looked = false;
+  plan_.keeps = 0;
   for (const uint32_t i : decision.fetch)
     plan_.fetch.push_back(candidate(decision, blocks, now, i, t_.size(blocks[i].block)));
   // A part is no use to the kernel yet: worth its room only if much less is left to come then.
@@ -222,8 +228,9 @@ void CarryOut<T>::adopt(const Decision& decision, std::span<const Name> blocks, 
 
 template <class T>
 void CarryOut<T>::adopt_for_memory(const Decision& decision, std::span<const Name> blocks,
-                                   uint64_t now) {
+                                   uint64_t now, uint64_t keeps) {
   plan_.memory_window = now + decision.window;
+  plan_.keeps = keeps;
   for (const uint32_t i : decision.fetch)
     plan_.reads.push_back(candidate(decision, blocks, now, i, 0));
   for (const Decision::Leaving& leaving : decision.leaving) {
@@ -420,6 +427,7 @@ auto CarryOut<T>::planned_write() -> std::optional<PieceOf<Handle>> {
 template <class T>
 bool CarryOut<T>::read_ahead() {
   bool any = false;
+  if (plan_.keeps == 0) return false;
   for (; plan_.read < plan_.reads.size(); ++plan_.read) {
     const Candidate& candidate = plan_.reads[plan_.read];
     if (!meant(candidate)) continue;
@@ -427,7 +435,7 @@ bool CarryOut<T>::read_ahead() {
       if (!t_.only_stored(candidate.block, i)) continue;
       if (t_.bytes_read() >= in_flight_most()) return any;
       // Clear of what room_to_clean() keeps free, or it would be filled and emptied for ever.
-      while (t_.host_used() + 4 * in_flight_most() > t_.host_bytes())
+      while (t_.host_used() + transfers_most() > t_.host_bytes())
         if (!t_.drop_host_copy(candidate.next_use, plan_.window)) return any;
       if (!t_.read_to_host(candidate.block, i)) return any;
       any = true;

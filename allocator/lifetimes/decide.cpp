@@ -244,4 +244,14 @@ Decision decide(const Situation& situation) {
   return decision;
 }
 
+uint64_t pages_to_clean(const Decision& decision, std::span<const Item> items) {
+  uint64_t pages = 0;
+  for (const Decision::Leaving& leaving : decision.leaving) {
+    const Item& item = items[leaving.item];
+    const uint64_t covered = item.size - item.on_device + item.clean;
+    pages += leaving.pages - std::min(leaving.pages, covered);
+  }
+  return pages;
+}
+
 }  // namespace firn::lifetimes

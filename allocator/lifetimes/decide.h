@@ -94,4 +94,7 @@ struct Decision {
 
 Decision decide(const Situation& situation);
 
+/// Pages that are to be made clean ahead and are not yet.
+uint64_t pages_to_clean(const Decision& decision, std::span<const Item> items);
+
 }  // namespace firn::lifetimes

@@ -18,11 +18,23 @@ constexpr uint64_t in_flight_most(uint64_t span, uint64_t host) {
   return std::min(4 * span, host / 8);
 }
 
+/// Bytes of host memory that transfers need; half as many where nothing is copied out `ahead` of
+/// leaving.
+constexpr uint64_t transfers_most(uint64_t span, uint64_t host, bool ahead) {
+  return (ahead ? 4 : 2) * in_flight_most(span, host);
+}
+
 /// Bytes of host memory that are not planned for keeping: for transfers, for the `spare` bytes of
 /// copies made ahead of leaving, and for gaps between pieces of different sizes.
-constexpr uint64_t host_reserve(uint64_t span, uint64_t host, uint64_t spare) {
+constexpr uint64_t host_reserve(uint64_t span, uint64_t host, uint64_t spare, bool ahead = true) {
   constexpr uint64_t gaps_part = 32;
-  return 4 * in_flight_most(span, host) + spare + host / gaps_part;
+  return transfers_most(span, host, ahead) + spare + host / gaps_part;
+}
+
+/// Bytes of host memory for keeping, while `to_clean` bytes are to be copied out ahead of leaving.
+constexpr uint64_t host_for_keeping(uint64_t span, uint64_t host, uint64_t spare,
+                                    uint64_t to_clean) {
+  return host - std::min(host, host_reserve(span, host, std::min(spare, to_clean), to_clean > 0));
 }
 
 /// A block as it was when a decision was asked for. `Handle`: the tiers' name of it.
@@ -48,6 +60,7 @@ struct Plan {
   uint64_t memory_window = 0;   // the same for the device and host memory together
   uint64_t period = 0;          // events
   uint64_t excess = 0;          // pages that do not fit the device at the period's peak
+  uint64_t keeps = 0;           // pages of host memory that are for keeping, by the last decision
   std::deque<Candidate> fetch;      // in the order of next use
   std::vector<Candidate> farthest;  // on the device, the farthest next use first
   std::vector<Candidate> leaving;   // to be copied out ahead, in that order

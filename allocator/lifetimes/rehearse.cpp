@@ -34,7 +34,7 @@ class RehearsalRun {
   void find_next_uses();
   void lay_out();
   void decide_anew();
-  void decide_for_host(uint64_t capacity, uint64_t spare);
+  void decide_for_host(uint64_t capacity, uint64_t spare, uint64_t to_clean);
 
   const Rehearsal& r_;
   Rehearsed& result_;
@@ -246,16 +246,16 @@ void RehearsalRun::decide_anew() {
     const uint64_t change = decision.next_change[i];
     stage_[blocks_[i]].next_change = change == no_use ? no_use : number_ + change;
   }
-  if (r_.machine.has_store()) decide_for_host(capacity, spare);
+  if (r_.machine.has_store()) decide_for_host(capacity, spare, pages_to_clean(decision, items_));
 }
 
 /// One level up, as the engine does (engine/lifetimes.cpp).
-void RehearsalRun::decide_for_host(uint64_t capacity, uint64_t spare) {
+void RehearsalRun::decide_for_host(uint64_t capacity, uint64_t spare, uint64_t to_clean) {
   for (size_t i = 0; i < blocks_.size(); ++i) stage_.lay_out_in_memory(blocks_[i], items_[i]);
-  const uint64_t keeps = stage_.host_for_keeping();
+  const uint64_t keeps = stage_.keeps(to_clean);
   const Decision decision =
       decide({capacity + keeps, spare, r_.steps.size(), items_, steps_, Prefer::written_last});
-  stage_.carry_out().adopt_for_memory(decision, names_, number_);
+  stage_.carry_out().adopt_for_memory(decision, names_, number_, keeps);
 }
 
 }  // namespace

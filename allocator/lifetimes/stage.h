@@ -73,8 +73,8 @@ class Stage {
   uint64_t free() const { return machine_.capacity - taken_; }
   /// Sets how much of the block is on the device or in host memory, and of that in the store too.
   void lay_out_in_memory(uint32_t block, Item& item) const;
-  /// Pages of host memory that are not for transfers.
-  uint64_t host_for_keeping();
+  /// Pages of host memory that are not for transfers, while `to_clean` pages are to be made clean.
+  uint64_t keeps(uint64_t to_clean);
   uint64_t draining() const { return draining_; }
   uint64_t now() const { return now_; }
 

@@ -25,7 +25,7 @@ void Stage::pump() {
     if (plan.valid) {
       any |= carry.fetch_ahead();
       any |= carry.clean_ahead();
-      if (machine_.has_store() && !carry.host_is_passage()) any |= carry.read_ahead();
+      if (machine_.has_store()) any |= carry.read_ahead();
     }
     any |= begin_next(Channel::host_in, coming_);
     any |= begin_next(Channel::host_out, going_);
@@ -310,11 +310,10 @@ bool Stage::make_writes() {
   return any;
 }
 
-uint64_t Stage::host_for_keeping() {
+uint64_t Stage::keeps(uint64_t to_clean) {
   const StageTiers tiers(*this);
-  const uint64_t reserve =
-      host_reserve(tiers.span_bytes(), tiers.host_bytes(), tiers.spare_bytes());
-  return (tiers.host_bytes() - std::min(tiers.host_bytes(), reserve)) / machine_.page_bytes;
+  return host_for_keeping(tiers.span_bytes(), tiers.host_bytes(), tiers.spare_bytes(),
+                          to_clean * machine_.page_bytes) / machine_.page_bytes;
 }
 
 void Stage::lay_out_in_memory(uint32_t index, Item& item) const {

@@ -158,6 +158,14 @@ void expect_cover(const Case& c, const Decision& d) {
 
 }  // namespace
 
+TEST(Decide, pages_to_clean_are_those_that_are_neither_away_nor_clean) {
+  Decision decision;
+  decision.leaving = {{0, 12, false}, {1, 4, true}};
+  const std::vector<Item> items{{.size = 20, .on_device = 15, .clean = 3}, {.size = 9, .clean = 0}};
+  EXPECT_EQ(pages_to_clean(decision, items), 4u) << "of the first, 8 are covered; the other is away";
+  EXPECT_EQ(pages_to_clean({}, items), 0u);
+}
+
 TEST(Decide, what_has_no_room_is_fetched_in_part) {
   Case c;
   c.items = {{.size = 4, .on_device = 4, .again = 0}, {.size = 4, .on_device = 1, .clean = 1}};

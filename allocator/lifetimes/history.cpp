@@ -137,6 +137,11 @@ uint64_t History::ns_until(uint64_t ahead) const {
   return ns + ahead / period() * period_ns;
 }
 
+uint64_t History::period_ns() const {
+  uint64_t ns = 0;
+  return known() && period() > 0 && stamps_.last(period(), ns) ? ns : never;
+}
+
 void History::preload(std::span<const Planned> plan) {
   FIRN_CHECK(plan.size() < events_.most(), "a plan of %zu events, %zu are kept", plan.size(),
              events_.most());

@@ -73,6 +73,8 @@ class History {
   void stamp(uint64_t position, uint64_t device_ns) { stamps_.add(position, device_ns); }
   /// Device time from now to the event `ahead`, as it took the last time; never: unknown.
   uint64_t ns_until(uint64_t ahead) const;
+  /// Device time of the last period; never: unknown.
+  uint64_t period_ns() const;
 
   /// An event given in advance. `block`: a Life that is live now, or `plan_block` and above for one
   /// that the plan allocates, any number, to be used again after its free.

@@ -39,4 +39,21 @@ bool Stamps::between(uint64_t from, uint64_t to, uint64_t& ns) const {
   return true;
 }
 
+bool Stamps::last(uint64_t positions, uint64_t& ns) const {
+  constexpr uint64_t part = 8;  // of the positions, before the last stamp
+  uint64_t least = UINT64_MAX;
+  for (auto b = stamps_.rbegin(); b != stamps_.rend() && least > 0; ++b) {
+    if (b->position < stamps_.front().position + positions) break;
+    if (b->position + positions / part < stamps_.back().position) break;
+    const uint64_t from = b->position - positions;
+    const auto after = std::lower_bound(stamps_.begin(), stamps_.end(), from,
+                                        [](const Stamp& s, uint64_t p) { return s.position < p; });
+    const uint64_t within = after->position == from ? 0 : after->ns - (after - 1)->ns;
+    if (within >= least) continue;
+    least = within;
+    ns = b->ns - static_cast<uint64_t>(at(from));
+  }
+  return least != UINT64_MAX;
+}
+
 }  // namespace firn::lifetimes

@@ -17,6 +17,9 @@ class Stamps {
   /// Time from one position to a later one; beyond the last stamp at the pace of all before it.
   /// False: too little is known.
   bool between(uint64_t from, uint64_t to, uint64_t& ns) const;
+  /// Time of so many positions up to one of the last stamps: the one for which the least is
+  /// interpolated. False: too little is known.
+  bool last(uint64_t positions, uint64_t& ns) const;
 
  private:
   struct Stamp {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace firn {
@@ -20,9 +21,11 @@ constexpr uint64_t timed_periods = 8;
 constexpr unsigned rehearsed_periods = 4;
 // Longer periods are not rehearsed: it would take seconds of CPU time.
 constexpr size_t steps_most = 100'000;
-// If periods take longer than rehearsed by this part, so many times as much is tried, for so many
-// periods each, plus one to settle.
-constexpr double missed_most = .01, tried_times = 4;
+// If periods take longer than rehearsed by this part, or longer than with all in memory but by no
+// more than this part (rehearsals are not so precise, and what is written does not yet fill all of
+// the time), so many times the most that is rehearsed is tried, for so many periods each, plus one
+// to settle.
+constexpr double missed_most = .01, close_most = .05, tried_times[] = {1, 4};
 constexpr uint64_t tried_periods = 2;
 
 uint64_t part_of(double fraction) {
@@ -37,7 +40,7 @@ bool SpareChoice::consider(Learner& learner, bool plan_short, uint64_t now_ns) {
   const History& history = learner.history();
   if (!plan_short) {
     learner.set_timing(timing_ = false);
-    if (trial_.of == Trial::Of::more) fraction_ = trial_.chosen;
+    if (trial_.of == Trial::Of::others) fraction_ = trial_.chosen;
     trial_.of = Trial::Of::nothing;
     return false;
   }
@@ -54,7 +57,7 @@ bool SpareChoice::consider(Learner& learner, bool plan_short, uint64_t now_ns) {
     since_ = now;
   }
   if (now < since_ + period + period / 8) return false;
-  period_ns_ = history.ns_until(period);
+  period_ns_ = history.period_ns();
   if (period_ns_ != 0 && period_ns_ != History::never) return true;
   end(learner, false);
   return false;
@@ -107,13 +110,21 @@ void SpareChoice::follow_trial(const History& history, uint64_t now_ns) {
   if (now < trial_.from + tried_periods * period) return;
   const double ns = static_cast<double>(now_ns - trial_.from_ns) * static_cast<double>(period) /
                     static_cast<double>(now - trial_.from);
-  if (trial_.of == Trial::Of::more)
-    return settle(Trial::Of::nothing,
-                  ns <= trial_.chosen_ns * (1 - better_least) ? fraction_ : trial_.chosen);
-  trial_.chosen_ns = ns;
-  if (ns <= trial_.rehearsed_ns * (1 + missed_most))
-    return settle(Trial::Of::nothing, trial_.chosen);
-  settle(Trial::Of::more, std::min(most_ * tried_times, 1.));
+  const auto least_ns = static_cast<double>(period_ns_);
+  if (trial_.of == Trial::Of::what_was_chosen) {
+    trial_.chosen_ns = ns;
+    const bool missed = ns > trial_.rehearsed_ns * (1 + missed_most);
+    if (!missed && ns > least_ns * (1 + close_most)) return settle(Trial::Of::nothing, fraction_);
+  } else if (ns <= trial_.chosen_ns * (1 - better_least)) {
+    trial_.chosen = fraction_;
+    trial_.chosen_ns = ns;
+  }
+  while (trial_.chosen_ns > least_ns * (1 + better_least) &&
+         trial_.tried < std::size(tried_times)) {
+    const double other = std::min(most_ * tried_times[trial_.tried++], 1.);
+    if (other != trial_.chosen) return settle(Trial::Of::others, other);
+  }
+  settle(Trial::Of::nothing, trial_.chosen);
 }
 
 std::optional<Stock> SpareChoice::due() {

@@ -1,7 +1,8 @@
 // How much is written ahead, chosen by rehearsal (lifetimes/rehearse.h): once a period is known and
 // was timed, the coming periods are rehearsed with each of a few settings on the machine as it was
 // measured, and the one that is clearly the fastest is taken. If the periods that follow take longer
-// than rehearsed, more is written ahead for some of them, and stays so if that is faster.
+// than rehearsed, or a little longer than with all in memory, more is written ahead for some of them,
+// and stays so if that is faster.
 //
 // Owns: the setting, and the input of a rehearsal until a thread takes it. Lock: the engine's; the
 // rehearsal itself (best_of) needs none.
@@ -56,13 +57,14 @@ class SpareChoice {
   void choose(const Best& best) FIRN_HELD;
 
  private:
-  /// A trial of writing more ahead than rehearsals see a use for: made if periods take longer than
-  /// was rehearsed.
+  /// A trial of settings that write more ahead than rehearsals see a use for: made if periods take longer than
+  /// was rehearsed, or a little longer than with all in memory.
   struct Trial {
-    enum class Of : uint8_t { nothing, what_was_chosen, more };
+    enum class Of : uint8_t { nothing, what_was_chosen, others };
     Of of = Of::nothing;               // the setting that is measured
     double rehearsed_ns = 0;           // a period with the chosen setting
-    double chosen = 0, chosen_ns = 0;  // that setting, and what a period takes with it
+    double chosen = 0, chosen_ns = 0;  // the best setting, and what a period takes with it
+    size_t tried = 0;                  // of the others
     uint64_t from = 0;                 // event number from which periods are measured
     uint64_t from_ns = 0;              // and when that was; 0: not yet
   };

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """A GPT trained by DeepSpeed, on one rank: an ordinary script, which knows nothing of Firn.
 
-  job.py --stage 0|2|3 [--offload none|optimizer|all|nvme] [--folder DIR] [--steps N] [--layers N]
-         [--width N] [--batch N] [--length N]
+  job.py --stage 0|2|3 [--offload none|optimizer|all|nvme] [--folder DIR] [--save FILE] [--steps N]
+         [--layers N] [--width N] [--batch N] [--length N]
 
 bf16 as DeepSpeed has it (parameters and gradients in bf16, AdamW on masters in fp32), the same data
 in every run. Stage 0: by PyTorch alone, with its fused AdamW, a tensor of states for each parameter
-where DeepSpeed has one for all of them. `optimizer`: the optimizer's states and its updates are in host memory (ZeRO-Offload);
-`all`: parameters too; `nvme`: both in DIR (ZeRO-Infinity). Prints "loss" of each step, behind each
-step "step" with what the software GPU counted until then, and in the end "sha256" of all
-parameters, and "peak", the most that PyTorch allocated in the second half of the steps.
+where DeepSpeed has one for all of them. `optimizer`: the optimizer's states and its updates are in
+host memory (ZeRO-Offload); `all`: parameters too; `nvme`: both in DIR (ZeRO-Infinity). Prints "loss"
+of each step, behind each step "step" with what the software GPU and the kernel (/proc/self/io)
+counted until then, and in the end "sha256" of all parameters, and "peak", the most that PyTorch
+allocated in the second half of the steps. FILE gets the parameters, in fp32, and "saved" names it.
 """
 
 import argparse
@@ -58,6 +59,17 @@ class Gpt(torch.nn.Module):
         return F.cross_entropy(self.head(x).float().view(-1, WORDS), wanted.reshape(-1))
 
 
+def file_counts():
+    """Bytes that this process, with its threads, had from and gave to the devices below files, past
+    the page cache too, which holds none of DeepSpeed's (it opens files with O_DIRECT)."""
+    try:
+        with open("/proc/self/io") as lines:
+            found = dict(each.split(": ") for each in lines)
+    except OSError:  # a kernel without it
+        return {}
+    return {f"files_{name}_bytes": int(found[f"{name}_bytes"]) for name in ("read", "write")}
+
+
 def config(given):
     zero = {"stage": given.stage, "reduce_bucket_size": BUCKET,
             "allgather_bucket_size": BUCKET}
@@ -71,7 +83,10 @@ def config(given):
         zero["offload_optimizer"].pop("buffer_size", None)
     if given.offload in ("all", "nvme"):
         zero["offload_param"] = host
+    # (Gradients are not clipped: by default they are to a norm of 1, which stage 3 has in fp32 where
+    # the optimizer is offloaded and in fp64 where it is not, so that bits would differ.)
     return {"train_micro_batch_size_per_gpu": given.batch, "bf16": {"enabled": True},
+            "gradient_clipping": 0.0,
             "optimizer": {"type": "AdamW", "params": {"lr": RATE, "torch_adam": True}},
             "zero_force_ds_cpu_optimizer": False, "zero_optimization": zero}
 
@@ -126,6 +141,7 @@ def main():
     parser.add_argument("--stage", type=int, choices=(0, 2, 3), required=True)
     parser.add_argument("--offload", choices=("none", "optimizer", "all", "nvme"), default="none")
     parser.add_argument("--folder", help="of --offload nvme")
+    parser.add_argument("--save", help="a file for all parameters, in fp32")
     for name, default in (("steps", 8), ("layers", 8), ("width", 512), ("batch", 8),
                           ("length", 128)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -146,12 +162,17 @@ def main():
         engine.step()
         torch.cuda.synchronize()
         print("loss", repr(float(loss)), flush=True)
-        print("step", json.dumps(software_counts.read()), flush=True)
+        print("step", json.dumps({**(software_counts.read() or {}), **file_counts()}), flush=True)
     print("peak", torch.cuda.max_memory_allocated())
     digest = hashlib.sha256()
-    for each in parameters(engine.module, given.stage):
-        digest.update(each.detach().float().cpu().numpy().tobytes())
+    with open(given.save or os.devnull, "wb") as file:
+        for each in parameters(engine.module, given.stage):
+            data = each.detach().float().cpu().numpy().tobytes()
+            digest.update(data)
+            file.write(data)
     print("sha256", digest.hexdigest())
+    if given.save:
+        print("saved", given.save)
     if given.stage:
         torch.distributed.destroy_process_group()
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned weights = 6;
 constexpr double most = .125, most_tried = .5;
-constexpr uint64_t event_ns = 10;
+constexpr uint64_t event_ns = 100, late_ns = 120;
 
 lifetimes::RehearsalMachine machine() {
   lifetimes::RehearsalMachine machine;
@@ -224,43 +224,81 @@ TEST_F(SpareChoiceTest, more_is_tried_only_where_periods_take_longer_than_rehear
   EXPECT_EQ(choice_.fraction(), .1);
 }
 
+TEST_F(SpareChoiceTest, the_most_that_is_rehearsed_is_kept_if_it_is_faster) {
+  choose(.1, event_ns);
+  periods(3, late_ns);
+  EXPECT_EQ(choice_.fraction(), .1);
+  for (uint64_t i = 0; i < 2 * period_ && choice_.fraction() == .1; ++i) (void)event(late_ns);
+  ASSERT_EQ(choice_.fraction(), most);
+  periods(10, event_ns);
+  EXPECT_EQ(choice_.fraction(), most) << "no period is faster than one with all in memory";
+}
+
 TEST_F(SpareChoiceTest, more_is_kept_if_it_is_faster) {
   choose(.1, event_ns);
-  periods(3, event_ns + 2);
-  EXPECT_EQ(choice_.fraction(), .1);
-  for (uint64_t i = 0; i < 2 * period_ && choice_.fraction() == .1; ++i) (void)event(event_ns + 2);
+  periods(8, late_ns);
   ASSERT_EQ(choice_.fraction(), most_tried);
   periods(10, event_ns);
   EXPECT_EQ(choice_.fraction(), most_tried);
 }
 
+TEST_F(SpareChoiceTest, the_fastest_of_those_tried_is_kept) {
+  choose(.1, event_ns);
+  periods(5, late_ns);
+  ASSERT_EQ(choice_.fraction(), most);
+  for (uint64_t i = 0; i < 4 * period_ && choice_.fraction() == most; ++i) (void)event(late_ns - 10);
+  ASSERT_EQ(choice_.fraction(), most_tried);
+  periods(4, late_ns - 5);
+  EXPECT_EQ(choice_.fraction(), most);
+}
+
+TEST_F(SpareChoiceTest, the_chosen_setting_is_not_tried_again) {
+  choose(most, event_ns);
+  periods(5, late_ns);
+  EXPECT_EQ(choice_.fraction(), most_tried);
+}
+
 TEST_F(SpareChoiceTest, more_is_given_up_if_it_is_not_faster) {
   choose(.1, event_ns);
-  periods(5, event_ns + 2);
+  periods(5, late_ns);
+  ASSERT_EQ(choice_.fraction(), most);
+  periods(3, late_ns);
   ASSERT_EQ(choice_.fraction(), most_tried);
-  periods(5, event_ns + 2);
+  periods(5, late_ns);
   EXPECT_EQ(choice_.fraction(), .1);
-  periods(10, event_ns + 2);
+  periods(10, late_ns);
   EXPECT_EQ(choice_.fraction(), .1) << "it is tried once";
+}
+
+TEST_F(SpareChoiceTest, more_is_tried_where_periods_are_nearly_as_fast_as_with_all_in_memory) {
+  choose(most, event_ns + 3);
+  periods(5, event_ns + 3);  // as was rehearsed
+  EXPECT_EQ(choice_.fraction(), most_tried);
+}
+
+TEST_F(SpareChoiceTest, nothing_is_tried_where_periods_are_much_slower_as_rehearsed) {
+  choose(most, late_ns);
+  periods(10, late_ns);
+  EXPECT_EQ(choice_.fraction(), most);
 }
 
 TEST_F(SpareChoiceTest, a_trial_ends_with_the_shortage) {
   choose(.1, event_ns);
-  periods(5, event_ns + 2);
-  ASSERT_EQ(choice_.fraction(), most_tried);
+  periods(5, late_ns);
+  ASSERT_EQ(choice_.fraction(), most);
   EXPECT_FALSE(event(event_ns, false));
   EXPECT_EQ(choice_.fraction(), .1);
 }
 
 TEST_F(SpareChoiceTest, a_changed_period_ends_a_trial) {
   choose(.1, event_ns);
-  periods(5, event_ns + 2);
-  ASSERT_EQ(choice_.fraction(), most_tried);
+  periods(5, late_ns);
+  ASSERT_EQ(choice_.fraction(), most);
   const Script other = training(11, 20);
   play(begin(11, 20));
   for (size_t at = 0; history().period() == period_; ++at) {
     ASSERT_LT(at, 20 * other.size());
-    EXPECT_EQ(choice_.fraction(), most_tried);
+    EXPECT_EQ(choice_.fraction(), most);
     act(other[at % other.size()]);
   }
   EXPECT_FALSE(choice_.consider(learner_, true, now_ns_));

@@ -24,6 +24,11 @@ bool busy(const PieceRef& ref) FIRN_HELD {
   const Piece& piece = piece_of(ref);
   return piece.host->refs > 1 || (ref.block->state() == State::faulting && !piece.on_device);
 }
+/// In host memory and on the device, where nothing holds the former.
+bool on_device_too(const PieceRef& ref) FIRN_HELD {
+  return HostCopies::is_unwritten(ref) && ref.block->state() == State::resident &&
+         piece_of(ref).host->refs <= 1;
+}
 }  // namespace
 
 bool HostCopies::is_unwritten(const PieceRef& ref) {
@@ -120,15 +125,18 @@ bool HostCopies::drop_stored() {
 }
 
 bool HostCopies::drop_resident() {
-  for (auto it = unwritten_.begin(); it != unwritten_.end(); ++it) {
-    if (!is_unwritten(*it)) continue;
-    Piece& piece = piece_of(*it);
-    if (it->block->state() != State::resident || piece.host->refs > 1) continue;
-    drop(piece);
-    unwritten_.erase(it);
-    return true;
-  }
-  return false;
+  const auto found = std::find_if(unwritten_.begin(), unwritten_.end(), on_device_too);
+  if (found == unwritten_.end()) return false;
+  drop(piece_of(*found));
+  unwritten_.erase(found);
+  return true;
+}
+
+bool HostCopies::resident_suffice(uint64_t bytes) const {
+  uint64_t there = host_.budget() - std::min(host_.budget(), host_.used());
+  for (const PieceRef& ref : unwritten_)
+    if (there < bytes && on_device_too(ref)) there += piece_of(ref).bytes;
+  return there >= bytes;
 }
 
 void HostCopies::drop_closed(std::span<Block* const> blocks) {
@@ -143,10 +151,13 @@ void HostCopies::drop_closed(std::span<Block* const> blocks) {
 }
 
 Staging* HostCopies::staging(size_t bytes, uint64_t reserve, const GiveWay& give_way) {
+  std::optional<bool> suffice;  // asked once nothing else gives way
   const auto one_gives_way = [&]() FIRN_HELD {
     const std::optional<uint64_t>& window = give_way.window;
-    if (window && drop_planned(0, *window)) return true;
-    return drop_stored() || (give_way.resident && drop_resident());
+    if ((window && drop_planned(0, *window)) || drop_stored()) return true;
+    if (!give_way.resident) return false;
+    if (!suffice) suffice = resident_suffice(bytes + reserve);
+    return *suffice && drop_resident();
   };
   for (;;) {
     if (Staging* staging = host_.acquire(bytes, reserve)) return staging;

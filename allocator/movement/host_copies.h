@@ -65,12 +65,15 @@ class HostCopies {
   bool drop_stored() FIRN_HELD;
   /// On the device too, and not in the store.
   bool drop_resident() FIRN_HELD;
+  /// Would so many bytes be free without all of these?
+  bool resident_suffice(uint64_t bytes) const FIRN_HELD;
   /// All copies in the extent that host memory gives back, where their bytes are valid elsewhere.
   void drop_closed(std::span<Block* const> blocks) FIRN_HELD;
 
   struct GiveWay {
     std::optional<uint64_t> window;  // of a plan; none: there is no plan
-    bool resident;                   // copies that are on the device, too
+    bool resident;                   // copies that are on the device, too, if that suffices: else
+                                     // they would be made anew, and dropped anew, for ever
   };
   /// Staging for `bytes` with one reference; copies give way for it one by one. Null: none is
   /// available. `reserve`: bytes that are left to others.

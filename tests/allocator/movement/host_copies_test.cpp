@@ -226,6 +226,18 @@ TEST_F(HostCopiesTest, staging_takes_what_is_used_last_and_the_device_s_only_whe
   }
 }
 
+/// They would be made anew, and dropped anew, for ever.
+TEST_F(HostCopiesTest, the_device_s_copies_stay_where_all_of_them_are_too_little) {
+  const PieceRef away = block({}), here = block({.on_device = true});
+  EXPECT_FALSE(copies_.staging(4 * piece_bytes, 0, {std::nullopt, true}));
+  EXPECT_TRUE(has_copy(away) && has_copy(here));
+  EXPECT_FALSE(copies_.staging(3 * piece_bytes, piece_bytes, {std::nullopt, true}));
+  EXPECT_TRUE(has_copy(here));
+  Staging* staging = copies_.staging(3 * piece_bytes, 0, {std::nullopt, true});
+  EXPECT_TRUE(staging && !has_copy(here));
+  if (staging) host_.unref(staging);
+}
+
 TEST_F(HostCopiesTest, many_names_that_are_out_of_date_do_not_pile_up) {
   const PieceRef ref = block({});
   for (int i = 0; i < 100'000; ++i) {

@@ -6,14 +6,15 @@ Firn, in the memory that DeepSpeed reached.
   bench/deepspeed/bytes_moved.py [--only NAME] [--steps 8] [--host 4GiB] [--out FILE.json]
 
 Both on the GPU in software, whose own counts tell what each step brings over the link, either way
-(firnGpuCounts; Firn's statistics are not asked for it), and the kernel's, in /proc/self/io, what it
-reads from and writes to the devices below files. The budget is the most that PyTorch had allocated
+(firnGpuCounts; Firn's statistics are not asked for it); read_bytes and write_bytes of /proc/self/io
+tell what it reads from files and writes to them. The budget is the most that PyTorch had allocated
 in DeepSpeed's steady steps; figures are of the second half of the steps. Firn's run has to have the
 losses and parameters of the run that has no offloading and all of the memory, to the bit;
-DeepSpeed's is compared with that run too. What leaves the GPU under Firn goes to host memory, and to
-files only once that is full: beside ZeRO-Infinity there is a run with too little of it. Speed is no
-figure of this: a processor is the GPU. DeepSpeed comes from PyPI, below build/peers; ZeRO-Infinity's
-operator is built there, once, with g++ and libaio (apt-get install libaio-dev), in 3 to 5 minutes.
+DeepSpeed's is compared with that run too. Blocks that leave the GPU under Firn go to host memory,
+and to files once that is full: beside ZeRO-Infinity there are runs with too little of it. Speed is
+no figure of this: a processor is the GPU. DeepSpeed comes from PyPI, below build/peers; there
+ZeRO-Infinity's operator is built, once, in 3 to 5 minutes, with g++, ninja, a CUDA toolkit and
+libaio (apt-get install libaio-dev).
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ MIB = 1 << 20
 WAYS = {"to_device": "copied_to_device_bytes", "to_host": "copied_to_host_bytes",
         "from_files": "files_read_bytes", "to_files": "files_write_bytes"}
 SMALL_HOST = "64MiB"   # with which Firn has to use files
-# Of bf16 with AdamW's states in fp32, and where ZeRO-3 has its gradients twice.
-OFFLOAD = ("out: gradients in fp32; in: parameters in bf16; updates are made on the processor; masters "
-           "and AdamW's two states stay in host memory")
-ALL = ("out: gradients in bf16, to a buffer in host memory, and again in fp32; in: those in bf16, to be "
-       "made fp32, and parameters in bf16; ")
-AT_HOST = ALL + "parameters, masters and AdamW's two states stay in host memory"
-INFINITY = ALL + ("from files, by pinned buffers in host memory: parameters in bf16, masters, AdamW's two "
-                  "states and gradients in fp32, and all of them to files again")
-OURS = ("out and in: whatever fits least, states first; to host memory ({host}) first, and to files once "
-        "that is full")
+# Copies, and where each goes; ZeRO-3 has gradients over the link three times.
+OFFLOAD = ("out: gradients in fp32; in: parameters in bf16; the processor updates; masters and "
+           "AdamW's two states stay in host memory")
+TWICE = ("out: gradients in bf16, to a buffer in host memory, and again in fp32; in: those in "
+         "bf16, to be made fp32, and parameters in bf16; the processor updates; ")
+AT_HOST = TWICE + "parameters, masters and AdamW's two states stay in host memory"
+INFINITY = TWICE + ("from files, by pinned buffers in host memory: parameters in bf16, masters, "
+                    "AdamW's two states and gradients in fp32; all of them to files again, but for "
+                    "the small ones, which stay in memory")
+OURS = ("out and in: blocks by their next use, masters and states among them, for the GPU updates; "
+        "to host memory ({host}) first, to files {files}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +126,8 @@ def compare(case: Case, native, with_firn, host: str = "") -> dict[str, Any]:
         device = ours.device()
         found["firn"].append({
             "way": name, "stage": stage, **each_step(ours),
-            "copies": OURS.format(host=SMALL_HOST if files else host),
+            "copies": OURS.format(host=SMALL_HOST if files else host,
+                                  files="once that is full" if files else "never"),
             "device_bytes_peak": ours.counts["used_bytes_peak"],
             "unlimited": {"peak_bytes": unlimited.peak(), **each_step(unlimited)},
             "equal": ours.results() == unlimited.results(),
@@ -137,9 +140,9 @@ def compare(case: Case, native, with_firn, host: str = "") -> dict[str, Any]:
 
 def line(found: dict[str, Any]) -> str:
     def mib(of):
-        files = f" ({of['to_files'] / MIB:.0f} MiB to files, {of['from_files'] / MIB:.0f} from them)" \
-            if of.get("to_files") or of.get("from_files") else ""
-        return f"{of['to_host'] / MIB:.0f} MiB out, {of['to_device'] / MIB:.0f} in{files}"
+        written, read = (of.get(way, 0) / MIB for way in ("to_files", "from_files"))
+        return f"{of['to_host'] / MIB:.0f} MiB out, {of['to_device'] / MIB:.0f} in" + (
+            f" ({written:.0f} MiB to files, {read:.0f} from them)" if written + read >= 1 else "")
     ours = "; ".join(f"{each['way']} ({each['unlimited']['peak_bytes'] / MIB:.0f} MiB) with Firn: "
                      f"{mib(each)}, bits {'equal' if each['equal'] else 'DIFFER'}"
                      for each in found["firn"])
@@ -152,7 +155,8 @@ def missing() -> list[str]:
     """The needs of DeepSpeed's aio operator that are not here, and how each is installed."""
     from torch.utils.cpp_extension import CUDA_HOME
     found = [f"{program} ({how})" for program, how in (
-        ("g++", "apt-get install g++"), ("ninja", "pip install ninja")) if not shutil.which(program)]
+        ("g++", "apt-get install g++"), ("ninja", "pip install ninja"))
+        if not shutil.which(program)]
     if not found:
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder) / "try.cpp"
@@ -172,7 +176,7 @@ def aio(context: Context, paths: script_runs.Paths, environment: dict[str, str])
     lacking = missing()
     if lacking:
         raise LeftOut(f"DeepSpeed's aio operator needs {' and '.join(lacking)}")
-    built = {**environment, "MAX_JOBS": "1",
+    built = {**environment, "MAX_JOBS": str(os.cpu_count() or 1),
              "TORCH_EXTENSIONS_DIR": str(pathlib.Path(environment["PYTHONPATH"]) / "built-gpu")}
     context.run([paths.python, ROOT / "bench/store/deepnvme.py"], peers.SECONDS,
                 **{**script_runs.native_environment(paths), **built})
@@ -183,7 +187,8 @@ def measure(given: argparse.Namespace, paths: script_runs.Paths, folder: pathlib
             document: dict[str, Any]) -> None:
     context = Context(False, folder, document["left_out"])
     environment = peers.deepspeed(context)
-    os.environ["PATH"] = os.pathsep.join([str(pathlib.Path(paths.python).parent), os.environ["PATH"]])
+    os.environ["PATH"] = os.pathsep.join([str(pathlib.Path(paths.python).parent),
+                                          os.environ["PATH"]])
 
     def words(stage: int, offload: str, *more: str) -> list[str]:
         return ["--stage", str(stage), "--offload", offload, "--steps", str(given.steps), *more]

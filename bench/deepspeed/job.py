@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """A GPT trained by DeepSpeed, on one rank: an ordinary script, which knows nothing of Firn.
 
-  job.py --stage 0|2|3 [--offload none|optimizer|all|nvme] [--folder DIR] [--save FILE] [--steps N]
-         [--layers N] [--width N] [--batch N] [--length N]
+  job.py --stage 0|2|3 [--offload none|optimizer|all|nvme] [--folder DIR] [--save FILE]
+         [--steps N] [--layers N] [--width N] [--batch N] [--length N]
 
 bf16 as DeepSpeed has it (parameters and gradients in bf16, AdamW on masters in fp32), the same data
 in every run. Stage 0: by PyTorch alone, with its fused AdamW, a tensor of states for each parameter
 where DeepSpeed has one for all of them. `optimizer`: the optimizer's states and its updates are in
-host memory (ZeRO-Offload); `all`: parameters too; `nvme`: both in DIR (ZeRO-Infinity). Prints "loss"
-of each step, behind each step "step" with what the software GPU and the kernel (/proc/self/io)
-counted until then, and in the end "sha256" of all parameters, and "peak", the most that PyTorch
-allocated in the second half of the steps. FILE gets the parameters, in fp32, and "saved" names it.
+host memory (ZeRO-Offload); `all`: parameters too; `nvme`: both in DIR (ZeRO-Infinity). Prints
+"loss" of each step, behind each step "step" with the counts of the software GPU and the kernel
+(/proc/self/io) until then, and in the end "sha256" of all parameters, and "peak", the most that
+PyTorch allocated in the second half of the steps. FILE gets the parameters, in fp32, and "saved"
+names it.
 """
 
 import argparse
@@ -76,15 +77,18 @@ def config(given):
     host = {"device": "cpu", "pin_memory": True}
     if given.offload == "nvme":
         host = {"device": "nvme", "nvme_path": given.folder, "pin_memory": True,
-                "buffer_size": 16 << 20}
+                "buffer_size": BUCKET}  # (elements: of the largest parameter)
     if given.offload != "none":
         # (An optimizer of DeepSpeed's on NVMe works through a buffer for a part of the states.)
         zero["offload_optimizer"] = {**host, "buffer_count": 4} if given.offload == "nvme" else host
         zero["offload_optimizer"].pop("buffer_size", None)
     if given.offload in ("all", "nvme"):
-        zero["offload_param"] = host
-    # (Gradients are not clipped: by default they are to a norm of 1, which stage 3 has in fp32 where
-    # the optimizer is offloaded and in fp64 where it is not, so that bits would differ.)
+        # (By default the first billion of those on NVMe stay in host memory, and with the five
+        # buffers of the default a prefetch of several layers fails.)
+        zero["offload_param"] = {**host, "max_in_cpu": 0, "buffer_count": 5 * given.layers} \
+            if given.offload == "nvme" else host
+    # (Gradients are not clipped: by default they are, to a norm of 1, and stage 3 has their norm in
+    # fp32 with the optimizer offloaded and in fp64 without, so bits would differ.)
     return {"train_micro_batch_size_per_gpu": given.batch, "bf16": {"enabled": True},
             "gradient_clipping": 0.0,
             "optimizer": {"type": "AdamW", "params": {"lr": RATE, "torch_adam": True}},

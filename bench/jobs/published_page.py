@@ -92,16 +92,20 @@ def deepspeed(results: pathlib.Path) -> Iterator[Row]:
         theirs = case["deepspeed"]
         for ours in case["firn"]:
             more = ours["to_host"] + ours["to_device"] > theirs["to_host"] + theirs["to_device"]
+            why = ("the optimizer's states cross the link, for it runs on the GPU; DeepSpeed "
+                   "steps it on the processor") if more else ""
             yield Row("TERAIO", f"{case['case']}, bytes over the link in a step, in the "
                       f"{case['budget_bytes'] / 2**20:.0f} MiB that it reached; with Firn "
                       f"{ours['way']}, {ours['unlimited']['peak_bytes'] / 2**20:.0f} MiB",
-                      f"no such figure; DeepSpeed here: {_mib(theirs)}", f"{_mib(ours)}; bits "
-                      + ("equal" if ours["equal"] else "differ"),
+                      f"no such figure; DeepSpeed here: {_mib(theirs)}"
+                      + (f"; bits {_bits(theirs)}" if "equal" in theirs else ""),
+                      f"{_mib(ours)}; bits {_bits(ours)}",
                       f"{found['deepspeed']}, GPU in software, {found['machine']['processor']}, "
                       f"{found['machine']['cores']} cores",
                       f"{found['command']} ({found['date']})",
-                      "the optimizer's states cross the link, for it runs on the GPU; DeepSpeed "
-                      "steps it on the processor" if more else "")
+                      "; ".join(filter(None, [
+                          why, *(f"{name}: {of['copies']}" for name, of in (
+                              ("DeepSpeed", theirs), ("Firn", ours)) if "copies" in of)])))
     for reason in found["left_out"]:
         yield not_measured("TERAIO", "bytes over the link in a step", "no such figure", reason)
     yield not_measured("TERAIO", "speed beside ZeRO-Offload and ZeRO-Infinity", "1.47 x",
@@ -109,7 +113,16 @@ def deepspeed(results: pathlib.Path) -> Iterator[Row]:
 
 
 def _mib(of: dict[str, Any]) -> str:
-    return f"{of['to_host'] / 2**20:.1f} MiB out, {of['to_device'] / 2**20:.1f} in"
+    files = (f"; {of['to_files'] / 2**20:.1f} to files, {of['from_files'] / 2**20:.1f} from them"
+             if "to_files" in of else "")
+    return f"{of['to_host'] / 2**20:.1f} MiB out, {of['to_device'] / 2**20:.1f} in{files}"
+
+
+def _bits(of: dict[str, Any]) -> str:
+    """Equal to those of the run with all of the memory, or how far from them."""
+    apart = of.get("differences", {})
+    return "equal" if of["equal"] else "differ" + (
+        f" (losses by up to {apart['losses_most']:.2g})" if apart else "")
 
 
 def bandwidths(found: dict[str, Any]) -> Iterator[Row]:

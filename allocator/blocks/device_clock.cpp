@@ -1,6 +1,7 @@
 #include "allocator/blocks/device_clock.h"
 
 #include <algorithm>
+#include <new>
 
 namespace firn {
 
@@ -11,6 +12,14 @@ void DeviceClock::mark(unsigned stream, uint64_t position) {
   marks_.push_back({use, position, ready_ns_, std::move(waits_)});
   waits_.clear();
   last_position_ = position;
+}
+
+void DeviceClock::waits_for(Use use) {
+  if (streams_.over(use)) return;
+  try {
+    waits_.push_back(use);
+  } catch (const std::bad_alloc&) {  // the wait counts as work
+  }
 }
 
 bool DeviceClock::advance(uint64_t now_ns) {

@@ -29,9 +29,7 @@ class DeviceClock {
   /// Work enqueued from here on could not be enqueued before `now_ns`.
   void stalled(uint64_t now_ns) FIRN_HELD { ready_ns_ = now_ns; }
   /// Work enqueued from here on waits for `use`.
-  void waits_for(Use use) FIRN_HELD {
-    if (!streams_.over(use)) waits_.push_back(use);
-  }
+  void waits_for(Use use) FIRN_HELD;
   /// Calls over(position, device_ns) for every mark that is over, in order.
   template <class Over>
   void poll(uint64_t now_ns, Over&& over) FIRN_HELD {

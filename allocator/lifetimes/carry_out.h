@@ -125,7 +125,8 @@ class CarryOut {
   /// items; the others are not born.
   void adopt(const Decision& decision, std::span<const Name> blocks, uint64_t now)
       FIRN_REQUIRES(T::lock());
-  /// The same for the device and host memory together: what is to be in the store.
+  /// The same for the device and host memory together, of which the latter keeps so many pages: what
+  /// is to be in the store, and what comes from there ahead.
   void adopt_for_memory(const Decision& decision, std::span<const Name> blocks, uint64_t now,
                         uint64_t keeps)
       FIRN_REQUIRES(T::lock());

@@ -246,6 +246,10 @@ def test_no_spill(run):
     away = make(2)
     firn._plugin().firn_torch_spill_all()
     tensors = make(4)
+    def stay(tensors):  # (a copy may be made ahead meanwhile, and "spilling" is that, too)
+        end = time.monotonic() + 10
+        while (found := {state(each) for each in tensors}) != {"resident"}:
+            assert found <= {"resident", "spilling"} and time.monotonic() < end, found
     for tensor in tensors:
         tensor.add_(1)
     with firn.no_spill():
@@ -261,9 +265,9 @@ def test_no_spill(run):
             assert "firn.no_spill()" in str(error), error
         else:
             raise SystemExit("it fits")
-        assert [state(each) for each in tensors + away[:1]] == ["resident"] * 5
+        stay(tensors + away[:1])
         away[1].add_(1)  # no room: used in host memory
-        assert [state(each) for each in tensors + away[:1]] == ["resident"] * 5
+        stay(tensors + away[:1])
         assert firn.stats()["devices"][0]["evictions"] == spilled
         assert firn.stats()["devices"][0]["zero_copy_bytes"] >= 8 << 20
     more = make(4)

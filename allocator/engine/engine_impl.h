@@ -407,7 +407,6 @@ class EngineImpl final : public Engine,
 
   // host.cpp
   uint64_t spare_bytes() const FIRN_HELD;
-  uint64_t host_reserve_bytes() const FIRN_HELD;
   bool host_is_passage() const FIRN_HELD;
   void lay_out_in_memory(const Outlook& outlook, std::vector<lifetimes::Item>& items) const
       FIRN_HELD;

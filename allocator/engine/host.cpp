@@ -15,12 +15,11 @@ uint64_t EngineImpl::spare_bytes() const {
                                static_cast<double>(frames_.budget_granules() * granule_bytes));
 }
 
-uint64_t EngineImpl::host_reserve_bytes() const {
-  return lifetimes::host_reserve(options_.span_bytes, host_.budget(), spare_bytes());
-}
-
 /// Do transfers only pass through host memory, with no room to keep anything?
-bool EngineImpl::host_is_passage() const { return host_.budget() <= host_reserve_bytes(); }
+bool EngineImpl::host_is_passage() const {
+  return host_.budget() <=
+         lifetimes::host_reserve(options_.span_bytes, host_.budget(), spare_bytes());
+}
 
 /// The items of the period as they are in the device's and host memory together: how much of each
 /// is in either, and of that in the store too, or about to be written there.

@@ -21,9 +21,9 @@ bool EngineImpl::still(uint64_t patience_ns) {
   const uint64_t now = clock_.now_ns();
   const uint64_t spans = mapper_.spans_given_up(), copied = movement_.moved().spilled_bytes;
   const uint64_t left = spans + copied;
-  // Nearly full host memory without a store: for a large block copies of small ones give way that
-  // stay, in vain, and they are copied out anew. Whoever has copied all of the device twice, and
-  // nothing left, will not make room.
+  // Nearly full host memory without a store: copies of what stays on the device may give way to each
+  // other, and be made anew. Whoever has copied all of the device twice, and nothing left, will not
+  // make room.
   if (spans != still_.spans || now - still_.looked_ns > still_ns / 2) still_.copied = copied;
   still_.spans = spans;
   still_.futile = !store_ &&

@@ -99,8 +99,7 @@ Result<Hold> EngineImpl::touch_slow(Block& block, uint64_t address, CUstream str
               await(lock, block.arrival);
               break;
             }
-            if (learner_ && (options_.baseline || learner_->timing()))
-              learner_->clock().waits_for(block.arrival);
+            if (learner_ && learner_->timing()) learner_->clock().waits_for(block.arrival);
           }
         }
         if (access == Access::write && (w & word::recipes)) {

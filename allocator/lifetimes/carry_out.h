@@ -125,8 +125,8 @@ class CarryOut {
   /// items; the others are not born.
   void adopt(const Decision& decision, std::span<const Name> blocks, uint64_t now)
       FIRN_REQUIRES(T::lock());
-  /// The same for the device and host memory together, of which the latter keeps so many pages: what
-  /// is to be in the store, and what comes from there ahead.
+  /// The same for the device and host memory together: what is to be in the store, and, where the
+  /// latter `keeps` any pages, what comes from there ahead.
   void adopt_for_memory(const Decision& decision, std::span<const Name> blocks, uint64_t now,
                         uint64_t keeps)
       FIRN_REQUIRES(T::lock());
@@ -207,7 +207,6 @@ void CarryOut<T>::adopt(const Decision& decision, std::span<const Name> blocks, 
   plan_.writes.clear();
   plan_.evicted = plan_.cleaned = plan_.read = plan_.written = 0;
   plan_.write_looked = false;
-  plan_.keeps = 0;
   for (const uint32_t i : decision.fetch)
     plan_.fetch.push_back(candidate(decision, blocks, now, i, t_.size(blocks[i].block)));
   // A part is no use to the kernel yet: worth its room only if much less is left to come then.
@@ -231,9 +230,8 @@ template <class T>
 void CarryOut<T>::adopt_for_memory(const Decision& decision, std::span<const Name> blocks,
                                    uint64_t now, uint64_t keeps) {
   plan_.memory_window = now + decision.window;
-  plan_.keeps = keeps;
   for (const uint32_t i : decision.fetch)
-    plan_.reads.push_back(candidate(decision, blocks, now, i, 0));
+    if (keeps > 0) plan_.reads.push_back(candidate(decision, blocks, now, i, 0));
   for (const Decision::Leaving& leaving : decision.leaving) {
     plan_.writes.push_back(candidate(decision, blocks, now, leaving.item, leaving.pages));
     plan_.writes.back().spare = leaving.spare;
@@ -428,7 +426,6 @@ auto CarryOut<T>::planned_write() -> std::optional<PieceOf<Handle>> {
 template <class T>
 bool CarryOut<T>::read_ahead() {
   bool any = false;
-  if (plan_.keeps == 0) return false;
   for (; plan_.read < plan_.reads.size(); ++plan_.read) {
     const Candidate& candidate = plan_.reads[plan_.read];
     if (!meant(candidate)) continue;

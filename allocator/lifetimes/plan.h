@@ -60,7 +60,6 @@ struct Plan {
   uint64_t memory_window = 0;   // the same for the device and host memory together
   uint64_t period = 0;          // events
   uint64_t excess = 0;          // pages that do not fit the device at the period's peak
-  uint64_t keeps = 0;           // pages of host memory that are for keeping, by the last decision
   std::deque<Candidate> fetch;      // in the order of next use
   std::vector<Candidate> farthest;  // on the device, the farthest next use first
   std::vector<Candidate> leaving;   // to be copied out ahead, in that order

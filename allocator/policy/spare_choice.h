@@ -1,8 +1,8 @@
 // How much is written ahead, chosen by rehearsal (lifetimes/rehearse.h): once a period is known and
 // was timed, the coming periods are rehearsed with each of a few settings on the machine as it was
 // measured, and the one that is clearly the fastest is taken. If the periods that follow take longer
-// than rehearsed, or a little longer than with all in memory, more is written ahead for some of them,
-// and stays so if that is faster.
+// than rehearsed, or a little longer than with all in memory, more is written ahead for some of
+// them, and stays so if that is faster.
 //
 // Owns: the setting, and the input of a rehearsal until a thread takes it. Lock: the engine's; the
 // rehearsal itself (best_of) needs none.
@@ -57,8 +57,8 @@ class SpareChoice {
   void choose(const Best& best) FIRN_HELD;
 
  private:
-  /// A trial of settings that write more ahead than rehearsals see a use for: made if periods take longer than
-  /// was rehearsed, or a little longer than with all in memory.
+  /// A trial of settings that write more ahead than rehearsals see a use for: made if periods take
+  /// longer than was rehearsed, or a little longer than with all in memory.
   struct Trial {
     enum class Of : uint8_t { nothing, what_was_chosen, others };
     Of of = Of::nothing;               // the setting that is measured

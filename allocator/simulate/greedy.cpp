@@ -41,7 +41,7 @@ void Greedy::plan(EngineTiers& tiers) {
   const Learner& learner = tiers.learner();
   const History& history = learner.history();
   const uint64_t period = history.period();
-  const uint64_t period_ns = period ? history.period_ns() : 0;
+  const uint64_t period_ns = history.period_ns();
   if (period_ns == 0 || period_ns == History::never) return;  // not long enough on the device yet
   Outlook& outlook = tiers.outlook();
   const std::vector<uint64_t> step_ns = outlook.step_times(history, period_ns);

@@ -64,12 +64,6 @@ def deepspeed(context: Context) -> dict[str, str]:
     return {"PYTHONPATH": str(_install(context, "DeepSpeed", DEEPSPEED))}
 
 
-def deepspeed_aio(context: Context) -> dict[str, str]:
-    """The same with its aio operator, which ZeRO-Infinity needs."""
-    built = deepnvme(context)
-    return {key: built[key] for key in ("PYTHONPATH", "TORCH_EXTENSIONS_DIR", "MAX_JOBS")}
-
-
 def deepnvme(context: Context) -> dict[str, str]:
     """The environment in which Python finds DeepSpeed, its aio operator built (which takes minutes,
     once)."""

@@ -93,9 +93,16 @@ TEST_F(CarryOutTest, where_nothing_is_copied_out_reads_leave_half_as_much_to_tra
 
 TEST_F(CarryOutTest, host_memory_with_no_room_to_keep_anything_is_not_read_into) {
   machine.blocks = {{'B', {.mapped = 0, .pieces = {{.only_stored = true}}}}};
-  plan.reads = {candidate('B', 3)};
-  plan.keeps = 0;
+  Decision decision;
+  decision.next_use = {3};
+  decision.fetch = {0};
+  const std::vector<Named<char>> names{{'B', 1, 0}};
+  carry().adopt(decision, names, 0);
+  carry().adopt_for_memory(decision, names, 0, 0);
   EXPECT_FALSE(carry().read_ahead());
+  carry().adopt_for_memory(decision, names, 0, 1);
+  EXPECT_TRUE(carry().read_ahead());
+  EXPECT_EQ(did(), "B<0 ");
 }
 
 TEST(HostForKeeping, is_without_what_transfers_and_copies_ahead_need) {

@@ -149,7 +149,6 @@ struct CarryOutTest : ::testing::Test {
     plan.valid = true;
     plan.window = plan.memory_window = 10;
     plan.period = 256;
-    plan.keeps = 1;
   }
   using Candidate = Plan<char>::Candidate;
   Candidate candidate(char name, uint64_t next_use, uint64_t pages = 4, bool spare = false) {

@@ -162,7 +162,7 @@ TEST(Decide, pages_to_clean_are_those_that_are_neither_away_nor_clean) {
   Decision decision;
   decision.leaving = {{0, 12, false}, {1, 4, true}};
   const std::vector<Item> items{{.size = 20, .on_device = 15, .clean = 3}, {.size = 9, .clean = 0}};
-  EXPECT_EQ(pages_to_clean(decision, items), 4u) << "of the first, 8 are covered; the other is away";
+  EXPECT_EQ(pages_to_clean(decision, items), 4u) << "8 are covered; the other is away";
   EXPECT_EQ(pages_to_clean({}, items), 0u);
 }
 

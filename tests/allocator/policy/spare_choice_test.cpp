@@ -246,7 +246,8 @@ TEST_F(SpareChoiceTest, the_fastest_of_those_tried_is_kept) {
   choose(.1, event_ns);
   periods(5, late_ns);
   ASSERT_EQ(choice_.fraction(), most);
-  for (uint64_t i = 0; i < 4 * period_ && choice_.fraction() == most; ++i) (void)event(late_ns - 10);
+  for (uint64_t i = 0; i < 4 * period_ && choice_.fraction() == most; ++i)
+    (void)event(late_ns - 10);
   ASSERT_EQ(choice_.fraction(), most_tried);
   periods(4, late_ns - 5);
   EXPECT_EQ(choice_.fraction(), most);
